@@ -1,0 +1,40 @@
+# Every job of CI is one of these targets. `make demo` and `make test` do all their own set-up.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.tools
+
+.PHONY: build demo test lint bench clean
+.DEFAULT_GOAL := test
+
+# The tools, in an environment of the checkout's own.
+$(STAMP): pyproject.toml Makefile
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --group dev
+	touch $(STAMP)
+
+# The extension module, built into that environment with the one profile that demo and test share.
+build: $(STAMP)
+	. $(BIN)/activate && maturin develop --release --quiet
+
+# The main job: a fleet of agents on one file, with plain sqlite3 and with writelane.
+demo: build
+	$(BIN)/writelane stress --compare
+
+# The whole suite: the core's tests, then the installed package under pytest.
+test: build
+	cargo test --release --quiet
+	$(BIN)/python -m pytest
+
+# Formatting, lints, types, and that the stubs say what the module has.
+lint: build
+	cargo fmt --check
+	cargo clippy --release --workspace --all-targets --quiet -- -D warnings
+	$(BIN)/ruff format --check python tests benches
+	$(BIN)/ruff check python tests benches
+	$(BIN)/mypy
+	$(BIN)/python -m mypy.stubtest writelane._native
+
+clean:
+	rm -rf target $(VENV) dist

@@ -1,0 +1,298 @@
+//! A connection to one database, and what it can be asked.
+
+use super::codes::{code_name, primary};
+use rusqlite::ffi;
+use std::ffi::{CStr, CString};
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::ptr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What SQLite said: its extended result code and its message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SqliteError {
+    /// The extended result code, `ffi::SQLITE_BUSY_SNAPSHOT` for example.
+    pub code: i32,
+    /// SQLite's message, without parameter values of ours.
+    pub message: Box<str>,
+    /// The byte offset of the token in the SQL text that the error is about, where SQLite knows it.
+    pub offset: Option<usize>,
+}
+
+impl SqliteError {
+    /// Make an error from a bare result code, with SQLite's own English for it.
+    pub fn from_code(code: i32) -> Self {
+        // SAFETY: sqlite3_errstr returns a constant NUL-terminated string for every code.
+        let text = unsafe { CStr::from_ptr(ffi::sqlite3_errstr(code)) };
+        Self { code, message: text.to_string_lossy().into(), offset: None }
+    }
+
+    /// Return the primary result code.
+    pub fn primary(&self) -> i32 {
+        primary(self.code)
+    }
+
+    /// Return the name of the extended result code.
+    pub fn name(&self) -> &'static str {
+        code_name(self.code)
+    }
+}
+
+impl fmt::Display for SqliteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.message, self.name())
+    }
+}
+
+impl std::error::Error for SqliteError {}
+
+/// How to open a file: a thin set over the `SQLITE_OPEN_*` bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenFlags(pub i32);
+
+impl OpenFlags {
+    /// Read and write, create when missing; one thread at a time uses the handle.
+    pub const WRITER: Self = Self(
+        ffi::SQLITE_OPEN_READWRITE | ffi::SQLITE_OPEN_CREATE | ffi::SQLITE_OPEN_NOMUTEX | ffi::SQLITE_OPEN_EXRESCODE,
+    );
+    /// Read and write an existing file; one thread at a time uses the handle.
+    pub const EXISTING: Self = Self(ffi::SQLITE_OPEN_READWRITE | ffi::SQLITE_OPEN_NOMUTEX | ffi::SQLITE_OPEN_EXRESCODE);
+    /// Read only; one thread at a time uses the handle.
+    pub const READER: Self = Self(ffi::SQLITE_OPEN_READONLY | ffi::SQLITE_OPEN_NOMUTEX | ffi::SQLITE_OPEN_EXRESCODE);
+}
+
+/// An open database connection.
+///
+/// Every statement keeps its handle alive. The methods take `&self` and are *not* synchronised: a handle may
+/// move between threads, but its owner lets one thread at a time use it (or opens it with
+/// `SQLITE_OPEN_FULLMUTEX` and takes care of the error message, which belongs to the last call).
+pub struct Handle {
+    db: *mut ffi::sqlite3,
+    alive: Arc<Mutex<bool>>,
+    generation: u64,
+}
+
+// SAFETY: a sqlite3 object built with SQLITE_THREADSAFE=1 is not bound to a thread; that only one thread uses
+// it at a time is the contract of this type, kept by its owners (the engine's mutex, a DB-API connection's).
+unsafe impl Send for Handle {}
+// SAFETY: as above; `&Handle` is shared by the statements of one owner.
+unsafe impl Sync for Handle {}
+
+impl Handle {
+    /// Open `path` (a plain file name, never a URI).
+    ///
+    /// # Errors
+    /// What SQLite says, `SQLITE_CANTOPEN` and its kin; a path with a NUL in it is `SQLITE_CANTOPEN`.
+    pub fn open(path: &Path, flags: OpenFlags) -> Result<Arc<Self>, SqliteError> {
+        // A name that begins with `file:` would be read as a URI where SQLITE_USE_URI is on.
+        let bytes = path.as_os_str().as_bytes();
+        let plain = if bytes.starts_with(b"file:") { [b"./", bytes].concat() } else { bytes.to_vec() };
+        Self::open_name(&plain, flags, None)
+    }
+
+    /// Open `name` as SQLite reads it: a file name, `:memory:`, `""`, or with `SQLITE_OPEN_URI` a URI.
+    ///
+    /// # Errors
+    /// As [`Handle::open`].
+    pub fn open_name(name: &[u8], flags: OpenFlags, vfs: Option<&CStr>) -> Result<Arc<Self>, SqliteError> {
+        let name = CString::new(name).map_err(|_| SqliteError {
+            code: ffi::SQLITE_CANTOPEN,
+            message: "the file name contains a NUL character".into(),
+            offset: None,
+        })?;
+        let mut db = ptr::null_mut();
+        // SAFETY: `name` and `vfs` are NUL-terminated and outlive the call; `db` is a valid out pointer.
+        let code =
+            unsafe { ffi::sqlite3_open_v2(name.as_ptr(), &mut db, flags.0, vfs.map_or(ptr::null(), CStr::as_ptr)) };
+        if code != ffi::SQLITE_OK {
+            let error = if db.is_null() {
+                SqliteError::from_code(ffi::SQLITE_NOMEM)
+            } else {
+                // SAFETY: a failed open still yields a handle, good for its error message and to be closed.
+                let error = unsafe { last_error(db, code) };
+                // SAFETY: as above; nothing else knows this handle.
+                unsafe { ffi::sqlite3_close(db) };
+                error
+            };
+            return Err(error);
+        }
+        // SAFETY: `db` is open and ours.
+        unsafe { ffi::sqlite3_extended_result_codes(db, 1) };
+        Ok(Arc::new(Self { db, alive: Arc::new(Mutex::new(true)), generation: crate::process::generation() }))
+    }
+
+    /// Return the C pointer, for the few calls this type does not wrap.
+    pub fn as_ptr(&self) -> *mut ffi::sqlite3 {
+        self.db
+    }
+
+    /// Say whether this handle was inherited through a fork. Such a handle must not be used at all.
+    pub fn is_inherited(&self) -> bool {
+        self.generation != crate::process::generation()
+    }
+
+    /// Return the error of the last failed call with this result code.
+    pub fn error(&self, code: i32) -> SqliteError {
+        // SAFETY: the handle is open for as long as `self` lives.
+        unsafe { last_error(self.db, code) }
+    }
+
+    /// Say whether the handle is in autocommit mode, that is, not inside a transaction.
+    ///
+    /// This, and not a guess, tells whether an error took the transaction with it.
+    /// Source: <https://www.sqlite.org/c3ref/get_autocommit.html>.
+    pub fn autocommit(&self) -> bool {
+        // SAFETY: the handle is open.
+        unsafe { ffi::sqlite3_get_autocommit(self.db) != 0 }
+    }
+
+    /// Return the rows changed by the last statement that changed any.
+    pub fn changes(&self) -> i64 {
+        // SAFETY: the handle is open.
+        unsafe { ffi::sqlite3_changes64(self.db) }
+    }
+
+    /// Return the rows changed since the handle was opened.
+    pub fn total_changes(&self) -> i64 {
+        // SAFETY: the handle is open.
+        unsafe { ffi::sqlite3_total_changes64(self.db) }
+    }
+
+    /// Return the rowid of the last insert.
+    pub fn last_insert_rowid(&self) -> i64 {
+        // SAFETY: the handle is open.
+        unsafe { ffi::sqlite3_last_insert_rowid(self.db) }
+    }
+
+    /// Set the value that [`Handle::last_insert_rowid`] returns until the next insert.
+    pub fn set_last_insert_rowid(&self, rowid: i64) {
+        // SAFETY: the handle is open.
+        unsafe { ffi::sqlite3_set_last_insert_rowid(self.db, rowid) }
+    }
+
+    /// Return `SQLITE_TXN_NONE`, `_READ` or `_WRITE` over all attached databases.
+    pub fn transaction_state(&self) -> i32 {
+        // SAFETY: the handle is open; a null schema means all of them.
+        unsafe { ffi::sqlite3_txn_state(self.db, ptr::null()) }
+    }
+
+    /// Say whether deferred foreign keys are violated right now, so that COMMIT would fail.
+    ///
+    /// Source: <https://www.sqlite.org/c3ref/c_dbstatus_options.html> (`SQLITE_DBSTATUS_DEFERRED_FKS`).
+    pub fn deferred_violations(&self) -> bool {
+        let (mut current, mut high) = (0, 0);
+        // SAFETY: the handle is open, both out pointers are valid.
+        let code =
+            unsafe { ffi::sqlite3_db_status(self.db, ffi::SQLITE_DBSTATUS_DEFERRED_FKS, &mut current, &mut high, 0) };
+        code == ffi::SQLITE_OK && current != 0
+    }
+
+    /// Set the time SQLite itself sleeps and retries on a lock, in milliseconds; 0 returns at once.
+    pub fn busy_timeout_ms(&self, milliseconds: i32) {
+        // SAFETY: the handle is open.
+        unsafe { ffi::sqlite3_busy_timeout(self.db, milliseconds) };
+    }
+
+    /// Run statements that return nothing, one after another.
+    ///
+    /// # Errors
+    /// What SQLite says at the first that fails.
+    pub fn execute_batch(&self, sql: &str) -> Result<(), SqliteError> {
+        let text = CString::new(sql).map_err(|_| SqliteError {
+            code: ffi::SQLITE_ERROR,
+            message: "the SQL text contains a NUL character".into(),
+            offset: None,
+        })?;
+        // SAFETY: the handle is open, `text` is NUL-terminated, no callback.
+        let code = unsafe { ffi::sqlite3_exec(self.db, text.as_ptr(), None, ptr::null_mut(), ptr::null_mut()) };
+        if code == ffi::SQLITE_OK { Ok(()) } else { Err(self.error(code)) }
+    }
+
+    /// Run `wal_checkpoint` and return (frames in the log, frames copied), each -1 where there is no log.
+    ///
+    /// # Errors
+    /// `SQLITE_BUSY` where another checkpoint runs; I/O errors.
+    /// Source: <https://www.sqlite.org/c3ref/wal_checkpoint_v2.html>.
+    pub fn checkpoint(&self, mode: i32) -> (Result<(), SqliteError>, i32, i32) {
+        let (mut log, mut copied) = (-1, -1);
+        // SAFETY: the handle is open, "main" is NUL-terminated, both out pointers are valid.
+        let code = unsafe { ffi::sqlite3_wal_checkpoint_v2(self.db, c"main".as_ptr(), mode, &mut log, &mut copied) };
+        let result = if code == ffi::SQLITE_OK { Ok(()) } else { Err(self.error(code)) };
+        (result, log, copied)
+    }
+
+    /// Set a `SQLITE_DBCONFIG_*` switch and return its value.
+    ///
+    /// # Errors
+    /// What SQLite says of an unknown switch.
+    pub fn set_config(&self, switch: i32, on: bool) -> Result<bool, SqliteError> {
+        let mut now: i32 = 0;
+        // SAFETY: the switches taken here are those with the (int, int*) signature.
+        let code = unsafe { ffi::sqlite3_db_config(self.db, switch, i32::from(on), ptr::from_mut(&mut now)) };
+        if code == ffi::SQLITE_OK { Ok(now != 0) } else { Err(self.error(code)) }
+    }
+
+    /// Return something with which another thread can interrupt this handle.
+    pub fn interrupter(&self) -> Interrupter {
+        Interrupter { db: self.db, alive: Arc::clone(&self.alive) }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let mut alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
+        *alive = false;
+        if self.is_inherited() {
+            // The parent's locks, mutexes and shared memory are behind this handle: leave it alone.
+            return;
+        }
+        // SAFETY: the handle is open and this is its last owner: every statement holds its handle alive, so none is left.
+        unsafe { ffi::sqlite3_close(self.db) };
+    }
+}
+
+/// Interrupts a handle from another thread, and knows when the handle is gone.
+#[derive(Clone)]
+pub struct Interrupter {
+    db: *mut ffi::sqlite3,
+    alive: Arc<Mutex<bool>>,
+}
+
+// SAFETY: sqlite3_interrupt may be called from any thread while the handle is open, which `alive` guards.
+unsafe impl Send for Interrupter {}
+// SAFETY: as above.
+unsafe impl Sync for Interrupter {}
+
+impl Interrupter {
+    /// Make every running statement of the handle return `SQLITE_INTERRUPT` soon.
+    pub fn interrupt(&self) {
+        let alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
+        if *alive {
+            // SAFETY: the handle cannot be closed while `alive` is locked.
+            unsafe { ffi::sqlite3_interrupt(self.db) };
+        }
+    }
+}
+
+/// Read the error of the last call on `db`.
+///
+/// # Safety
+/// `db` is a handle that [`ffi::sqlite3_open_v2`] returned and that is not closed.
+unsafe fn last_error(db: *mut ffi::sqlite3, code: i32) -> SqliteError {
+    // SAFETY: by contract of this function.
+    let (extended, message, offset) = unsafe {
+        (
+            ffi::sqlite3_extended_errcode(db),
+            CStr::from_ptr(ffi::sqlite3_errmsg(db)).to_string_lossy().into(),
+            ffi::sqlite3_error_offset(db),
+        )
+    };
+    // The handle keeps the error of its last call; trust it only where it is the one that was returned.
+    if primary(extended) == primary(code) {
+        let code = if code > 0xff { code } else { extended };
+        SqliteError { code, message, offset: usize::try_from(offset).ok() }
+    } else {
+        SqliteError::from_code(code)
+    }
+}

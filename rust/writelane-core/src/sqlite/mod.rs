@@ -1,0 +1,34 @@
+//! The safe face of SQLite's C API: a handle, a statement, a value, an error.
+//!
+//! rusqlite's own `Statement<'conn>` borrows its connection, so it can be kept neither in a cache that moves
+//! between threads nor in a Python cursor. These types own what they point to instead, and are as thin as
+//! that allows; rusqlite brings the bundled library and its bindings.
+
+mod authorizer;
+mod cache;
+mod codes;
+mod handle;
+mod statement;
+mod value;
+
+pub use authorizer::{Authorization, Authorizer};
+pub use cache::StatementCache;
+pub use codes::{code_name, primary};
+pub use handle::{Handle, Interrupter, OpenFlags, SqliteError};
+pub use rusqlite::ffi;
+pub use statement::{Statement, Step};
+pub use value::{Value, ValueRef};
+
+use std::ffi::CStr;
+
+/// Return the version of the bundled SQLite, for example `"3.54.1"`.
+pub fn version() -> &'static str {
+    // SAFETY: sqlite3_libversion returns a pointer to a constant, NUL-terminated ASCII string.
+    unsafe { CStr::from_ptr(ffi::sqlite3_libversion()) }.to_str().unwrap_or("unknown")
+}
+
+/// Return the version of the bundled SQLite as a number, for example `3_054_001`.
+pub fn version_number() -> i32 {
+    // SAFETY: no arguments, no state.
+    unsafe { ffi::sqlite3_libversion_number() }
+}

@@ -1,0 +1,12 @@
+//! The Python face of the core: signature, detach, convert, map the error. No logic.
+
+mod errors;
+
+use pyo3::prelude::*;
+
+/// The native part of writelane.
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("sqlite_version", writelane_core::sqlite::version())?;
+    Ok(())
+}
