@@ -1,6 +1,7 @@
 //! The Python face of the core: signature, detach, convert, map the error. No logic.
 
 mod errors;
+mod filesystem;
 
 use pyo3::prelude::*;
 
@@ -8,5 +9,7 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("sqlite_version", writelane_core::sqlite::version())?;
-    Ok(())
+    filesystem::register(module)?;
+    // Nobody imports `*` from here, and the stub would have to repeat every name.
+    module.delattr("__all__")
 }
