@@ -1,6 +1,6 @@
 from os import PathLike
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 _StrPath = str | PathLike[str]
 
@@ -41,4 +41,11 @@ def judge_filesystem(path: _StrPath) -> Filesystem:
 
     The path need not exist; symbolic links are followed. Creates and opens nothing. Raises OSError when the folder
     cannot be looked at.
+    """
+
+def database_owner(path: _StrPath) -> dict[str, Any] | None:
+    """Say who owns a database exclusively: ``pid``, ``host``, ``since`` (seconds of the owner's clock), ``number``,
+    ``lease`` (seconds) and ``certain``: whether this host's kernel vouches for the owner being alive.
+
+    None if nobody does. Waits for nothing. Raises OSError when the owner files cannot be read.
     """

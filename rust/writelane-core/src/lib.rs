@@ -6,6 +6,7 @@
 
 pub mod filesystem;
 pub mod lane;
+pub mod ownership;
 pub mod process;
 pub mod sqlite;
 pub mod vfs;

@@ -1,8 +1,10 @@
-//! `writelane_core::filesystem` for Python.
+//! `writelane_core::filesystem` and `writelane_core::ownership` for Python.
 
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use std::path::PathBuf;
 use writelane_core::filesystem::{self, Judgement};
+use writelane_core::ownership;
 
 /// What was found about the filesystem under a path.
 #[pyclass(frozen, module = "writelane._native")]
@@ -69,8 +71,24 @@ fn judge_filesystem(py: Python<'_>, path: PathBuf) -> PyResult<Filesystem> {
     Ok(Filesystem { judgement })
 }
 
+/// Say who owns a database exclusively, as a mapping, or None.
+#[pyfunction]
+fn database_owner(py: Python<'_>, path: PathBuf) -> PyResult<Option<Bound<'_, PyDict>>> {
+    let Some(seen) = py.detach(|| ownership::look(&path))? else { return Ok(None) };
+    let found = PyDict::new(py);
+    found.set_item("certain", seen.certain)?;
+    let owner = seen.owner.as_ref();
+    found.set_item("pid", owner.map(|owner| owner.identity.pid))?;
+    found.set_item("host", owner.map(|owner| &*owner.identity.host))?;
+    found.set_item("since", owner.map(|owner| owner.since))?;
+    found.set_item("number", owner.map(|owner| owner.number))?;
+    found.set_item("lease", owner.map(|owner| owner.lease.as_secs_f64()))?;
+    Ok(Some(found))
+}
+
 /// Add what this file has to the module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Filesystem>()?;
+    module.add_function(wrap_pyfunction!(database_owner, module)?)?;
     module.add_function(wrap_pyfunction!(judge_filesystem, module)?)
 }
