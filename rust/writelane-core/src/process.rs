@@ -1,21 +1,89 @@
 //! This process: which one it is, also after a fork.
 
-use std::sync::Once;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 static GENERATION: AtomicU64 = AtomicU64::new(0);
-static WATCH: Once = Once::new();
+static WATCH: ForkOnce = ForkOnce::new();
 
 /// Return a number that a forked child finds raised: what was made under another number was inherited.
 #[inline]
 pub fn generation() -> u64 {
-    WATCH.call_once(|| {
-        // SAFETY: the handler only adds to an atomic, which is safe in a child of any fork.
-        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-    });
+    watch_forks();
     GENERATION.load(Ordering::Relaxed)
+}
+
+/// Register the one set of fork handlers of this crate, if that has not happened yet.
+///
+/// One set and not one for each module: the number is raised and SQLite's files look new (see [`crate::vfs`]) in the
+/// same step, or a child could see one without the other.
+#[inline]
+pub(crate) fn watch_forks() {
+    WATCH.call(|| {
+        // SAFETY: the handlers are functions of this crate, which is never unloaded (it registers thread locals and
+        // these very handlers); what they do in the child is said where they are defined.
+        unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+    });
+}
+
+unsafe extern "C" fn before() {
+    crate::vfs::before_fork();
+}
+
+unsafe extern "C" fn in_parent() {
+    crate::vfs::after_fork_in_parent();
 }
 
 unsafe extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
+    crate::vfs::after_fork_in_child();
+}
+
+/// Runs something once in a process, also where the process was forked while another thread was running it.
+///
+/// `std::sync::Once` would wait for ever in such a child, for a thread that is not there.
+pub(crate) struct ForkOnce {
+    /// 0: not run; `DONE`; else the process in which it is being run.
+    state: AtomicU32,
+}
+
+const DONE: u32 = u32::MAX;
+
+impl ForkOnce {
+    pub(crate) const fn new() -> Self {
+        Self { state: AtomicU32::new(0) }
+    }
+
+    #[inline]
+    pub(crate) fn call(&self, action: impl FnOnce()) {
+        if self.state.load(Ordering::Acquire) != DONE {
+            self.call_slowly(action);
+        }
+    }
+
+    #[cold]
+    fn call_slowly(&self, action: impl FnOnce()) {
+        let me = std::process::id();
+        loop {
+            match self.state.load(Ordering::Acquire) {
+                DONE => return,
+                running if running == me => std::thread::yield_now(),
+                other => {
+                    if self.state.compare_exchange(other, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                        action();
+                        self.state.store(DONE, Ordering::Release);
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Wait until no thread of this process is inside the action; say whether it has been run.
+    pub(crate) fn settle(&self) -> bool {
+        let me = std::process::id();
+        while self.state.load(Ordering::Acquire) == me {
+            std::thread::yield_now();
+        }
+        self.state.load(Ordering::Acquire) == DONE
+    }
 }

@@ -62,6 +62,11 @@ impl OpenFlags {
     pub const READER: Self = Self(ffi::SQLITE_OPEN_READONLY | ffi::SQLITE_OPEN_NOMUTEX | ffi::SQLITE_OPEN_EXRESCODE);
 }
 
+/// What is said of a file that must not be opened here, see [`crate::vfs`].
+const REFUSED: &str = "this process has the file open through another SQLite library or a plain open(), and this kernel \
+                       has no open file description locks: either would drop the other's locks. Close it there first, \
+                       or use one of the two only";
+
 /// An open database connection.
 ///
 /// Every statement keeps its handle alive. The methods take `&self` and are *not* synchronised: a handle may
@@ -94,8 +99,11 @@ impl Handle {
     /// Open `name` as SQLite reads it: a file name, `:memory:`, `""`, or with `SQLITE_OPEN_URI` a URI.
     ///
     /// # Errors
-    /// As [`Handle::open`].
+    /// As [`Handle::open`]; where locks belong to the process (see [`crate::vfs`]), `SQLITE_CANTOPEN` for a file that
+    /// other code of this process has open.
     pub fn open_name(name: &[u8], flags: OpenFlags, vfs: Option<&CStr>) -> Result<Arc<Self>, SqliteError> {
+        crate::vfs::install()?;
+        crate::vfs::take_refusal();
         let name = CString::new(name).map_err(|_| SqliteError {
             code: ffi::SQLITE_CANTOPEN,
             message: "the file name contains a NUL character".into(),
@@ -115,6 +123,9 @@ impl Handle {
                 unsafe { ffi::sqlite3_close(db) };
                 error
             };
+            if crate::vfs::take_refusal() {
+                return Err(SqliteError { message: REFUSED.into(), ..error });
+            }
             return Err(error);
         }
         // SAFETY: `db` is open and ours.
@@ -220,6 +231,31 @@ impl Handle {
         let code = unsafe { ffi::sqlite3_wal_checkpoint_v2(self.db, c"main".as_ptr(), mode, &mut log, &mut copied) };
         let result = if code == ffi::SQLITE_OK { Ok(()) } else { Err(self.error(code)) };
         (result, log, copied)
+    }
+
+    /// Say whether the database file was renamed, deleted or replaced since it was opened.
+    ///
+    /// What is written after that is in a file that nobody finds. Temporary and in-memory databases never move.
+    ///
+    /// # Errors
+    /// What SQLite says. Source: <https://www.sqlite.org/c3ref/c_fcntl_begin_atomic_write.html>
+    /// (`SQLITE_FCNTL_HAS_MOVED`).
+    pub fn has_moved(&self) -> Result<bool, SqliteError> {
+        let mut moved: i32 = 0;
+        // SAFETY: the handle is open, "main" is NUL-terminated, this file control writes an int.
+        let code = unsafe {
+            ffi::sqlite3_file_control(
+                self.db,
+                c"main".as_ptr(),
+                ffi::SQLITE_FCNTL_HAS_MOVED,
+                ptr::from_mut(&mut moved).cast(),
+            )
+        };
+        match code {
+            ffi::SQLITE_OK => Ok(moved != 0),
+            ffi::SQLITE_NOTFOUND => Ok(false),
+            code => Err(SqliteError::from_code(code)),
+        }
     }
 
     /// Set a `SQLITE_DBCONFIG_*` switch and return its value.

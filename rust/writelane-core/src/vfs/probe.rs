@@ -1,0 +1,187 @@
+//! Waiting in the kernel for the write lock of a write-ahead log.
+
+use super::FileIdentity;
+use std::ffi::CString;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// The byte of the `-shm` file that a writer locks: `WAL_WRITE_LOCK` in <https://www.sqlite.org/walformat.html>, 2.3.
+#[cfg(target_os = "linux")]
+const WRITE_LOCK: i64 = 120;
+
+/// What a probe found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probed {
+    /// The write lock was free for a moment.
+    Free,
+    /// Somebody holds the write lock.
+    Held,
+    /// The path names another `-shm` file by now, or none: open a new probe, or poll where there is none.
+    Replaced,
+}
+
+/// Waits in the kernel for the write lock of a write-ahead log, without keeping it.
+///
+/// It has a descriptor of its own, so that it excludes every writer, also one of this process; it must be asked
+/// only by who holds no lock of SQLite's that somebody who has the write lock waits for (in the busy handler of BEGIN
+/// IMMEDIATE none is held). A database in rollback-journal mode has no `-shm` file and cannot be probed: poll.
+/// Where locks belong to the process ([`super::LockKind::Process`]) it polls and sees other processes only.
+pub struct WriteLockProbe {
+    path: PathBuf,
+    file: FileIdentity,
+    fd: i32,
+    generation: u64,
+}
+
+impl WriteLockProbe {
+    /// Make a probe for the `-shm` file at `path`: the real path of the database, as SQLite resolves it, and `-shm`.
+    ///
+    /// # Errors
+    /// What the kernel says, `NotFound` where there is no such file; `Unsupported` on other systems than Linux.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        super::install().map_err(io::Error::other)?;
+        let name = CString::new(path.as_os_str().as_bytes())?;
+        let (fd, file) = open_descriptor(&name)?;
+        Ok(Self { path: path.to_owned(), file, fd, generation: crate::process::generation() })
+    }
+
+    /// Return the `-shm` file this probe looks at.
+    pub fn file(&self) -> FileIdentity {
+        self.file
+    }
+
+    /// Say whether the path still names the file this probe looks at.
+    ///
+    /// # Errors
+    /// What stat(2) says, but that there is no such file.
+    pub fn is_current(&self) -> io::Result<bool> {
+        match super::identity(&self.path) {
+            Ok(file) => Ok(file == self.file),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn usable(&self) -> io::Result<()> {
+        if self.generation == crate::process::generation() {
+            Ok(())
+        } else {
+            Err(io::Error::other("this probe was inherited through a fork"))
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl WriteLockProbe {
+    /// Block until the write lock was free for a moment, and return `Free`; or return `Replaced`.
+    ///
+    /// No time limit: the kernel has none for this. Signals do not end the wait.
+    ///
+    /// # Errors
+    /// What the kernel says; a probe inherited through a fork is refused.
+    pub fn wait(&self) -> io::Result<Probed> {
+        self.usable()?;
+        if !self.is_current()? {
+            return Ok(Probed::Replaced);
+        }
+        if super::lock_kind() == super::LockKind::Process {
+            while self.is_held_by_other_process()? {
+                std::thread::sleep(POLL);
+            }
+        } else {
+            while let Err(error) = self.set(libc::F_OFD_SETLKW, libc::F_WRLCK) {
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+            self.set(libc::F_OFD_SETLK, libc::F_UNLCK)?;
+        }
+        Ok(if self.is_current()? { Probed::Free } else { Probed::Replaced })
+    }
+
+    /// Say without waiting whether the write lock is free.
+    ///
+    /// # Errors
+    /// As [`WriteLockProbe::wait`].
+    pub fn try_wait(&self) -> io::Result<Probed> {
+        self.usable()?;
+        let held = if super::lock_kind() == super::LockKind::Process {
+            self.is_held_by_other_process()?
+        } else {
+            // Ask instead of trying: a try that succeeds would turn a writer away for a moment.
+            let mut lock = super::kernel::range(libc::F_WRLCK, WRITE_LOCK, 1);
+            super::kernel::lock_description(self.fd, libc::F_OFD_GETLK, &mut lock)?;
+            i32::from(lock.l_type) != libc::F_UNLCK
+        };
+        if !self.is_current()? {
+            return Ok(Probed::Replaced);
+        }
+        Ok(if held { Probed::Held } else { Probed::Free })
+    }
+
+    fn set(&self, command: i32, kind: i32) -> io::Result<()> {
+        super::kernel::lock_description(self.fd, command, &mut super::kernel::range(kind, WRITE_LOCK, 1))
+    }
+
+    /// A lock of the process taken here would be merged with SQLite's own and its release would drop that: only ask.
+    fn is_held_by_other_process(&self) -> io::Result<bool> {
+        let mut lock = super::kernel::range(libc::F_WRLCK, WRITE_LOCK, 1);
+        // SAFETY: `lock` is a valid flock structure.
+        if unsafe { libc::fcntl(self.fd, libc::F_GETLK, std::ptr::from_mut(&mut lock)) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(i32::from(lock.l_type) != libc::F_UNLCK)
+    }
+}
+
+/// How often to ask where it cannot be waited for.
+#[cfg(target_os = "linux")]
+const POLL: std::time::Duration = std::time::Duration::from_millis(1);
+
+#[cfg(target_os = "linux")]
+fn open_descriptor(name: &std::ffi::CStr) -> io::Result<(i32, FileIdentity)> {
+    let fd = super::hooks::open_tracked(name, libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW, 0)?;
+    let Some(found) = super::kernel::inspect(fd) else {
+        let error = io::Error::last_os_error();
+        super::descriptors::give_back(fd);
+        return Err(error);
+    };
+    super::descriptors::lock().add_probe(fd);
+    Ok((fd, found.file))
+}
+
+#[cfg(target_os = "linux")]
+impl Drop for WriteLockProbe {
+    fn drop(&mut self) {
+        // A forked child has closed it already, and the number may be another file's.
+        if self.usable().is_ok() {
+            super::descriptors::lock().remove_probe(self.fd);
+            super::descriptors::give_back(self.fd);
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+impl WriteLockProbe {
+    /// Not supported: see [`WriteLockProbe::open`].
+    ///
+    /// # Errors
+    /// Always.
+    pub fn wait(&self) -> io::Result<Probed> {
+        self.usable().and_then(|()| Err(io::Error::from(io::ErrorKind::Unsupported)))
+    }
+
+    /// Not supported: see [`WriteLockProbe::open`].
+    ///
+    /// # Errors
+    /// Always.
+    pub fn try_wait(&self) -> io::Result<Probed> {
+        self.wait()
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn open_descriptor(_name: &std::ffi::CStr) -> io::Result<(i32, FileIdentity)> {
+    Err(io::Error::from(io::ErrorKind::Unsupported))
+}
