@@ -128,18 +128,20 @@ def examine(
     quick: bool = False,
     timeout: float = 30.0,
     progress: Callable[[Progress], None] | None = None,
+    immutable: bool = False,
 ) -> Examination:
     """Check the database at ``path`` in one snapshot and return what was found; a bad file is a result, not an error.
 
     Reads every page (``quick``: without comparing indexes with tables). Blocks up to ``timeout`` seconds on a lock,
     then as long as the reading takes; the log cannot be reset meanwhile. Opens the file read-only, and for writing
-    only when a journal of a dead process has to be rolled back first.
+    only when a journal of a dead process has to be rolled back first. ``immutable`` promises that nobody else has the
+    file, so that no lock is taken and no log or index of one is made beside it.
     """
     found = Examination(os.fspath(path), full=not quick)
     begun = time.monotonic()
     try:
         if _is_database_file(found):
-            _examine_database(found, timeout, progress, begun)
+            _examine_database(found, "ro&immutable=1" if immutable else "ro", timeout, progress, begun)
     finally:
         found.seconds = time.monotonic() - begun
     return found
@@ -185,11 +187,11 @@ def _has_bytes(path: str) -> bool:
 
 
 def _examine_database(
-    found: Examination, timeout: float, progress: Callable[[Progress], None] | None, begun: float
+    found: Examination, mode: str, timeout: float, progress: Callable[[Progress], None] | None, begun: float
 ) -> None:
     try:
         try:
-            _read(found, "ro", timeout, progress, begun)
+            _read(found, mode, timeout, progress, begun)
         except dbapi.Error as error:
             # A journal of a dead process: whoever opens the database next rolls it back, so it may as well be us.
             if _code(error) not in ("SQLITE_READONLY_ROLLBACK", "SQLITE_READONLY_RECOVERY", "SQLITE_READONLY_CANTINIT"):

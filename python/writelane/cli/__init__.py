@@ -22,6 +22,7 @@ __all__ = ["VERBS", "main"]
 
 #: Verb, and what it does in one line. The module of that name is imported when the verb is used.
 VERBS: dict[str, str] = {
+    "backup": "copy a database consistently while it is being written",
     "check": "check a database: integrity, indexes against tables, foreign keys",
 }
 
