@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from writelane._native import sqlite_version
+from writelane.substitution import install
 
-__all__ = ["sqlite_version"]
+__all__ = ["install", "sqlite_version"]

@@ -1,6 +1,11 @@
+from collections.abc import Callable, Iterator
 from os import PathLike
 from pathlib import Path
 from typing import Any, final
+
+from typing_extensions import Self
+
+from writelane import errors
 
 _StrPath = str | PathLike[str]
 
@@ -49,3 +54,183 @@ def database_owner(path: _StrPath) -> dict[str, Any] | None:
 
     None if nobody does. Waits for nothing. Raises OSError when the owner files cannot be read.
     """
+
+# writelane.dbapi
+
+constants: dict[str, int]
+adapters: dict[tuple[type, Any], Callable[[Any], Any]]
+converters: dict[str, Callable[[bytes], Any]]
+
+class PrepareProtocol:
+    """The protocol that a value is asked to conform to when it is bound to a parameter."""
+
+    def __new__(cls, *_args: Any, **_kwargs: Any) -> Self: ...
+
+def adapt(obj: Any, proto: Any = ..., alt: Any = ..., /) -> Any:
+    """Adapt a value to a protocol, by default for SQLite.
+
+    Raises `ProgrammingError` where nothing adapts it and no alternative is given.
+    """
+
+def register_adapter(type: type, adapter: Callable[[Any], Any], /) -> None:
+    """Register a function that adapts values of exactly the type `type` for SQLite."""
+
+def register_converter(typename: str, converter: Callable[[bytes], Any], /) -> None:
+    """Register a function that turns the bytes of columns with the declared type `typename` into a value."""
+
+class Connection:
+    """A connection to a database.
+
+    It stands in for `sqlite3.Connection`; its write transactions wait their turn with every other writer.
+    """
+
+    DataError: type[errors.DataError]
+    DatabaseError: type[errors.DatabaseError]
+    Error: type[errors.Error]
+    IntegrityError: type[errors.IntegrityError]
+    InterfaceError: type[errors.InterfaceError]
+    InternalError: type[errors.InternalError]
+    NotSupportedError: type[errors.NotSupportedError]
+    OperationalError: type[errors.OperationalError]
+    ProgrammingError: type[errors.ProgrammingError]
+    Warning: type[errors.Warning]
+
+    def __new__(cls, *_args: Any, **_kwargs: Any) -> Self: ...
+    def __init__(
+        self,
+        database: str | bytes | PathLike[str] | PathLike[bytes],
+        timeout: float = 5.0,
+        detect_types: int = 0,
+        isolation_level: str | None = ...,
+        check_same_thread: bool = True,
+        factory: Any = None,
+        cached_statements: int = ...,
+        uri: bool = False,
+        *,
+        autocommit: bool | int = ...,
+        begin: str = "immediate",
+    ) -> None: ...
+    def __call__(self, sql: str = ..., /) -> Statement:
+        """Prepare a statement without running it."""
+    def __enter__(self) -> Self: ...
+    def __exit__(self, type: Any = None, value: Any = None, traceback: Any = None, /) -> bool:
+        """Commit, or after an exception roll back; where the commit fails, roll back and raise its error."""
+    def close(self) -> None:
+        """Close the connection. A transaction that is open is rolled back."""
+    def commit(self) -> None:
+        """Commit the open transaction; without one, do nothing.
+
+        Blocks while readers of a database without a log are in the way, at most the connection's time-out.
+        """
+    def cursor(self, factory: Callable[[Any], Any] = ...) -> Any:
+        """Return a cursor for the connection."""
+    def execute(self, sql: str, parameters: Any = None, /) -> Any:
+        """Create a cursor, run a statement on it, and return it."""
+    def executemany(self, sql: str, parameters: Any, /) -> Any:
+        """Create a cursor, run a statement on it with many parameters, and return it."""
+    def executescript(self, sql_script: str, /) -> Any:
+        """Create a cursor, run a script on it, and return it."""
+    def interrupt(self) -> None:
+        """End the statement, or the wait for a lock, that the connection is in. For any thread; never blocks."""
+    def rollback(self) -> None:
+        """Roll the open transaction back; without one, do nothing."""
+    @property
+    def autocommit(self) -> bool | int:
+        """When a transaction begins by itself: `LEGACY_TRANSACTION_CONTROL`, True (never) or False (always)."""
+    @autocommit.setter
+    def autocommit(self, autocommit: bool | int) -> None: ...
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+    @property
+    def isolation_level(self) -> str | None:
+        """When a transaction begins by itself under the legacy control: None (never), '', 'DEFERRED', 'IMMEDIATE' or
+        'EXCLUSIVE'.
+        """
+    @isolation_level.setter
+    def isolation_level(self, level: str | None) -> None: ...
+    @property
+    def row_factory(self) -> Any:
+        """What makes a row of a cursor and a tuple; None: the tuple is the row. For cursors made from now on."""
+    @row_factory.setter
+    def row_factory(self, factory: Any) -> None: ...
+    @property
+    def text_factory(self) -> Any:
+        """What makes a value of the bytes of a text; by default `str`."""
+    @text_factory.setter
+    def text_factory(self, factory: Any) -> None: ...
+    @property
+    def total_changes(self) -> int:
+        """The rows changed since the connection was opened."""
+
+@final
+class Statement:
+    """A statement that was prepared and not run."""
+
+class Cursor:
+    """A cursor: a statement and the rows it has yet to give."""
+
+    def __new__(cls, *_args: Any, **_kwargs: Any) -> Self: ...
+    def __init__(self, connection: Connection, /) -> None: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> Any: ...
+    def close(self) -> None:
+        """Close the cursor; its rows are dropped."""
+    def execute(self, sql: str, parameters: Any = None, /) -> Self:
+        """Run a statement, with the values of its placeholders in a sequence or a mapping; return the cursor.
+
+        A write waits its turn, at most the connection's time-out, and then raises `WriteTimeout`.
+        """
+    def executemany(self, sql: str, seq_of_parameters: Any, /) -> Self:
+        """Run a statement that changes rows once for each item of an iterable; return the cursor."""
+    def executescript(self, sql_script: str, /) -> Self:
+        """Run every statement of a script, dropping their rows; under the legacy control, commit first."""
+    def fetchall(self) -> list[Any]:
+        """Return all the rows that are left."""
+    def fetchmany(self, size: int | None = None) -> list[Any]:
+        """Return the next `size` rows, by default `arraysize`."""
+    def fetchone(self) -> Any:
+        """Return the next row, or None."""
+    def setinputsizes(self, sizes: Any, /) -> None:
+        """Do nothing; required by PEP 249."""
+    def setoutputsize(self, size: Any, column: Any = None, /) -> None:
+        """Do nothing; required by PEP 249."""
+    @property
+    def arraysize(self) -> int:
+        """How many rows `fetchmany` returns by default."""
+    @arraysize.setter
+    def arraysize(self, size: int) -> None: ...
+    @property
+    def connection(self) -> Connection:
+        """The connection the cursor belongs to."""
+    @property
+    def description(self) -> tuple[tuple[str, None, None, None, None, None, None], ...] | None:
+        """The columns of the result, a tuple of 7 each, or None."""
+    @property
+    def lastrowid(self) -> int | None:
+        """The rowid of the row inserted last, as of this cursor's own last statement."""
+    @property
+    def row_factory(self) -> Any:
+        """What makes a row of this cursor and a tuple; None: the tuple is the row."""
+    @row_factory.setter
+    def row_factory(self, factory: Any) -> None: ...
+    @property
+    def rowcount(self) -> int:
+        """The rows changed by this cursor's own last statement, or -1."""
+
+class Row:
+    """A row of a result: a sequence, and a mapping by column name without regard to ASCII case."""
+
+    def __new__(cls, cursor: Cursor, data: tuple[Any, ...], /) -> Self: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __ne__(self, other: object, /) -> bool: ...
+    def __lt__(self, other: Any, /) -> bool: ...
+    def __le__(self, other: Any, /) -> bool: ...
+    def __gt__(self, other: Any, /) -> bool: ...
+    def __ge__(self, other: Any, /) -> bool: ...
+    def __getitem__(self, index: int | slice | str, /) -> Any: ...
+    def __hash__(self) -> int: ...
+    def __iter__(self) -> Iterator[Any]: ...
+    def __len__(self) -> int: ...
+    def keys(self) -> list[str]:
+        """Return the names of the columns."""

@@ -23,6 +23,7 @@ __all__ = [
     "DataError",
     "DatabaseError",
     "Error",
+    "ForkError",
     "IntegrityError",
     "InterfaceError",
     "InternalError",
@@ -30,4 +31,19 @@ __all__ = [
     "OperationalError",
     "ProgrammingError",
     "Warning",
+    "WriteTimeout",
 ]
+
+
+class WriteTimeout(OperationalError, TimeoutError):
+    """The write lock did not come free in time; nothing of the statement was done.
+
+    `waited` is in seconds; `holder` says who held the lock (`pid`, `command`, `statement`, `seconds`), or is None.
+    """
+
+    waited: float = 0.0
+    holder: dict[str, object] | None = None
+
+
+class ForkError(ProgrammingError):
+    """An object was inherited through a fork; the child must make its own."""

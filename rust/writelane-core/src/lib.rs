@@ -4,6 +4,7 @@
 //! else is built from its safe types.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used))]
 
+pub mod connection;
 pub mod filesystem;
 pub mod lane;
 pub mod ownership;

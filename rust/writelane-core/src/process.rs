@@ -87,3 +87,10 @@ impl ForkOnce {
         self.state.load(Ordering::Acquire) == DONE
     }
 }
+
+/// Return the number that Python calls this thread's identifier.
+#[inline]
+pub fn thread_ident() -> u64 {
+    // SAFETY: no arguments, no state.
+    unsafe { libc::pthread_self() as u64 }
+}

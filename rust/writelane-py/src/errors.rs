@@ -2,7 +2,10 @@
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyType;
+use pyo3::types::{PyDict, PyType};
+use std::cell::RefCell;
+use writelane_core::connection::Error;
+use writelane_core::lane::Holder;
 use writelane_core::sqlite::{SqliteError, code_name, ffi};
 
 /// Return the exception class of `writelane.errors` with this name.
@@ -34,6 +37,78 @@ pub fn class_name(code: i32) -> &'static str {
         ffi::SQLITE_MISUSE | ffi::SQLITE_RANGE => "InterfaceError",
         _ => "DatabaseError",
     }
+}
+
+thread_local! {
+    static SIGNAL: RefCell<Option<PyErr>> = const { RefCell::new(None) };
+}
+
+/// Run the interpreter's signal handlers; `true` where one raised, which [`from_core`] then raises.
+///
+/// For a thread that is detached and about to go on waiting.
+pub fn signalled() -> bool {
+    let raised = Python::try_attach(|py| py.check_signals().err()).flatten();
+    let signalled = raised.is_some();
+    if signalled {
+        SIGNAL.with(|signal| *signal.borrow_mut() = raised);
+    }
+    signalled
+}
+
+/// Make an exception of the class of `writelane.errors` with this name.
+pub fn new(py: Python<'_>, name: &str, message: &str) -> PyErr {
+    match class(py, name) {
+        Ok(class) => PyErr::from_type(class, (message.to_owned(),)),
+        Err(error) => error,
+    }
+}
+
+/// Make the exception for what went wrong on a connection.
+pub fn from_core(py: Python<'_>, error: &Error) -> PyErr {
+    let coded = |name: &str, code: i32| {
+        let raised = (|| {
+            let exception = class(py, name)?.call1((error.to_string(),))?;
+            exception.setattr("sqlite_errorcode", code)?;
+            exception.setattr("sqlite_errorname", code_name(code))?;
+            Ok(exception)
+        })();
+        raised.map_or_else(|error| error, PyErr::from_value)
+    };
+    match error {
+        Error::Sqlite(error) => from_sqlite(py, error),
+        Error::TimedOut { error: said, waited, holder } => {
+            let raised = coded("WriteTimeout", said.code);
+            let set = (|| {
+                raised.value(py).setattr("waited", waited.as_secs_f64())?;
+                raised.value(py).setattr("holder", self::holder(py, holder)?)
+            })();
+            set.err().unwrap_or(raised)
+        }
+        Error::Signalled => SIGNAL
+            .with(|signal| signal.borrow_mut().take())
+            .unwrap_or_else(|| pyo3::exceptions::PyKeyboardInterrupt::new_err(())),
+        Error::Interrupted => coded("OperationalError", ffi::SQLITE_INTERRUPT),
+        Error::StaleSnapshot(said) => coded("OperationalError", said.code),
+        Error::TransactionLost(_) => coded("OperationalError", ffi::SQLITE_ABORT_ROLLBACK),
+        Error::TooLong => new(py, "DataError", &error.to_string()),
+        Error::SeveralStatements if crate::dbapi::minor(py) < 11 => new(py, "Warning", &error.to_string()),
+        Error::SeveralStatements | Error::ParameterCount { .. } | Error::NotForMany(_) | Error::Closed => {
+            new(py, "ProgrammingError", &error.to_string())
+        }
+        Error::Inherited => new(py, "ForkError", &error.to_string()),
+    }
+}
+
+/// Describe who holds a lock as a mapping, or `None`.
+fn holder<'py>(py: Python<'py>, holder: &Holder) -> PyResult<Option<Bound<'py, PyDict>>> {
+    let Holder::Process { pid, command, statement, held, stopped } = holder else { return Ok(None) };
+    let described = PyDict::new(py);
+    described.set_item("pid", pid)?;
+    described.set_item("command", command)?;
+    described.set_item("statement", statement)?;
+    described.set_item("seconds", held.map(|held| held.as_secs_f64()))?;
+    described.set_item("stopped", stopped)?;
+    Ok(Some(described))
 }
 
 /// Make the exception that the standard module raises for what SQLite said.

@@ -188,6 +188,12 @@ impl Handle {
         unsafe { ffi::sqlite3_txn_state(self.db, ptr::null()) }
     }
 
+    /// Say whether the main database is being written, that is, whether this handle has its write lock.
+    pub fn writes_main(&self) -> bool {
+        // SAFETY: the handle is open; the schema name is NUL-terminated.
+        unsafe { ffi::sqlite3_txn_state(self.db, c"main".as_ptr()) == ffi::SQLITE_TXN_WRITE }
+    }
+
     /// Say whether deferred foreign keys are violated right now, so that COMMIT would fail.
     ///
     /// Source: <https://www.sqlite.org/c3ref/c_dbstatus_options.html> (`SQLITE_DBSTATUS_DEFERRED_FKS`).
@@ -203,6 +209,39 @@ impl Handle {
     pub fn busy_timeout_ms(&self, milliseconds: i32) {
         // SAFETY: the handle is open.
         unsafe { ffi::sqlite3_busy_timeout(self.db, milliseconds) };
+    }
+
+    /// Return the file of the main database, or `None` where there is none (in memory, temporary).
+    pub fn main_file(&self) -> Option<std::path::PathBuf> {
+        // SAFETY: the handle is open; the name lives as long as the handle.
+        let name = unsafe { ffi::sqlite3_db_filename(self.db, c"main".as_ptr()) };
+        if name.is_null() {
+            return None;
+        }
+        // SAFETY: a non-null name is NUL-terminated.
+        let bytes = unsafe { CStr::from_ptr(name) }.to_bytes();
+        (!bytes.is_empty()).then(|| std::ffi::OsStr::from_bytes(bytes).into())
+    }
+
+    /// Say whether the main database cannot be written through this handle.
+    pub fn is_readonly(&self) -> bool {
+        // SAFETY: the handle is open.
+        unsafe { ffi::sqlite3_db_readonly(self.db, c"main".as_ptr()) == 1 }
+    }
+
+    /// Set a run-time limit (`SQLITE_LIMIT_*`) and return its former value; a negative `value` only asks.
+    ///
+    /// `None`: there is no such limit. Source: <https://www.sqlite.org/c3ref/limit.html>.
+    pub fn limit(&self, category: i32, value: i32) -> Option<i32> {
+        // SAFETY: the handle is open; an unknown category answers -1.
+        let former = unsafe { ffi::sqlite3_limit(self.db, category, value) };
+        (former >= 0).then_some(former)
+    }
+
+    /// Have SQLite itself checkpoint after a commit that leaves `pages` or more in the log; 0 never.
+    pub fn wal_autocheckpoint(&self, pages: i32) {
+        // SAFETY: the handle is open.
+        unsafe { ffi::sqlite3_wal_autocheckpoint(self.db, pages) };
     }
 
     /// Run statements that return nothing, one after another.

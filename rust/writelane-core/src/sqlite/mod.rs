@@ -5,14 +5,18 @@
 //! that allows; rusqlite brings the bundled library and its bindings.
 
 mod authorizer;
+mod busy;
 mod cache;
+mod cells;
 mod codes;
 mod handle;
 mod statement;
 mod value;
 
 pub use authorizer::{Authorization, Authorizer};
+pub use busy::BusyHandler;
 pub use cache::StatementCache;
+pub use cells::Cells;
 pub use codes::{code_name, primary};
 pub use handle::{Handle, Interrupter, OpenFlags, SqliteError};
 pub use rusqlite::ffi;

@@ -228,6 +228,19 @@ impl Statement {
         }
     }
 
+    /// Return column `index` (from 0) of the current row as a blob, a number as its text; `None` where it is NULL
+    /// or empty.
+    ///
+    /// The column's type is undefined afterwards. Source: <https://www.sqlite.org/c3ref/column_blob.html>.
+    pub fn column_raw(&self, index: usize) -> Option<&[u8]> {
+        let column = index as c_int;
+        // SAFETY: the statement is live, and the pointer is asked for before the length.
+        unsafe {
+            let start = ffi::sqlite3_column_blob(self.stmt, column);
+            (!start.is_null()).then(|| bytes(start.cast(), ffi::sqlite3_column_bytes(self.stmt, column)))
+        }
+    }
+
     /// Copy the current row.
     pub fn row(&self) -> Box<[Value]> {
         (0..self.data_count()).map(|index| self.column(index).into()).collect()

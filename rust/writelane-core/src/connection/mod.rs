@@ -1,0 +1,255 @@
+//! A connection of an application's own: its handle, its cursors, its transaction, and the lane it writes through.
+//!
+//! The writer thread runs jobs; this runs whatever an application does with a connection of its own, one call
+//! at a time, on the caller's thread. Every method may block, so none is called with an interpreter's lock held,
+//! save those that say otherwise.
+
+mod error;
+mod kind;
+mod lock;
+mod policy;
+mod run;
+mod transaction;
+mod waits;
+
+pub use error::{Error, NotForMany};
+pub use kind::{Kind, kind, without_blank};
+pub use run::{Column, Describe, Fetched, Many, Outcome, Prepared};
+
+use crate::lane::Lane;
+use crate::sqlite::{BusyHandler, Cells, Handle, Interrupter, OpenFlags, Statement, StatementCache, ValueRef};
+use lock::{Held, ReentrantLock};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ffi::CStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+use waits::Waits;
+
+/// SQLite's automatic checkpoint is kept under the 1,000 pages of other programs, so that it is this library's
+/// version that checkpoints: the WAL-reset bug is the checkpointer's (<https://sqlite.org/wal.html#walresetbug>).
+const AUTOCHECKPOINT_PAGES: i32 = 900;
+
+/// How a connection behaves.
+#[derive(Clone, Copy)]
+pub struct Options {
+    /// How long a call waits for a lock.
+    pub timeout: Duration,
+    /// Whether a bare BEGIN takes the write lock at once.
+    pub begin_immediate: bool,
+    /// How many prepared statements are kept.
+    pub cached_statements: usize,
+    /// Asked during a wait, at least every 50 ms: `true` ends it with [`Error::Signalled`].
+    pub signalled: fn() -> bool,
+}
+
+/// A connection to one database.
+pub struct Connection {
+    state: ReentrantLock<State>,
+    waits: Arc<Waits>,
+    interrupter: Interrupter,
+    options: Options,
+    generation: u64,
+    /// The lane of the database file; `None`: in memory, temporary or read-only.
+    lane: Option<Arc<Lane>>,
+    in_transaction: AtomicBool,
+    total_changes: AtomicI64,
+    next_cursor: AtomicU64,
+}
+
+/// What the lock guards. No cell is borrowed while SQLite runs, since SQLite may call back into here.
+struct State {
+    busy: RefCell<Option<BusyHandler>>,
+    handle: RefCell<Option<Arc<Handle>>>,
+    cache: RefCell<StatementCache>,
+    /// BEGIN, COMMIT and ROLLBACK of our own.
+    control: RefCell<BTreeMap<&'static str, Statement>>,
+    cursors: RefCell<BTreeMap<u64, Rows>>,
+    lost: RefCell<Option<Box<str>>>,
+    wal: Cell<Option<bool>>,
+}
+
+/// The rows a statement has yet to give.
+struct Rows {
+    sql: Box<[u8]>,
+    /// `None` where they were read into memory.
+    statement: Option<Statement>,
+    changes_rows: bool,
+    memory: Cells,
+    columns: usize,
+    next: usize,
+    /// The columns to give as the bytes of their text, for a converter; empty: none.
+    raw: Box<[bool]>,
+    changes: Option<i64>,
+    error: Option<Error>,
+}
+
+impl Connection {
+    /// Open a database: a file name, `:memory:`, `""`, or with `SQLITE_OPEN_URI` in `flags` a URI.
+    ///
+    /// # Errors
+    /// What SQLite says.
+    pub fn open(name: &[u8], flags: OpenFlags, vfs: Option<&CStr>, options: Options) -> Result<Arc<Self>, Error> {
+        crate::vfs::install();
+        let handle = Handle::open_name(name, flags, vfs)?;
+        handle.wal_autocheckpoint(AUTOCHECKPOINT_PAGES);
+        let lane = if handle.is_readonly() { None } else { handle.main_file().map(|path| Lane::of(&path)) };
+        let waits = Arc::new(Waits::new(options.timeout, options.signalled));
+        let state = State {
+            busy: RefCell::new(Some(install_busy(&handle, &waits))),
+            handle: RefCell::new(Some(Arc::clone(&handle))),
+            cache: RefCell::new(StatementCache::new(options.cached_statements)),
+            control: RefCell::new(BTreeMap::new()),
+            cursors: RefCell::new(BTreeMap::new()),
+            lost: RefCell::new(None),
+            wal: Cell::new(None),
+        };
+        Ok(Arc::new(Self {
+            state: ReentrantLock::new(state),
+            waits,
+            interrupter: handle.interrupter(),
+            options,
+            generation: crate::process::generation(),
+            lane,
+            in_transaction: AtomicBool::new(false),
+            total_changes: AtomicI64::new(0),
+            next_cursor: AtomicU64::new(1),
+        }))
+    }
+
+    /// Say whether the connection was inherited through a fork. Never blocks.
+    pub fn is_inherited(&self) -> bool {
+        self.generation != crate::process::generation()
+    }
+
+    /// Say whether a transaction is open, also one that was rolled back and not yet acknowledged.
+    ///
+    /// Never blocks: while another thread runs a statement, this is the answer from before it.
+    pub fn in_transaction(&self) -> bool {
+        if !self.is_inherited()
+            && let Some(state) = self.state.try_lock()
+            && let Some(handle) = &*state.handle.borrow()
+        {
+            return !handle.autocommit() || state.lost.borrow().is_some();
+        }
+        self.in_transaction.load(Ordering::Relaxed)
+    }
+
+    /// Return the rows changed since the connection was opened. Never blocks, as [`Connection::in_transaction`].
+    pub fn total_changes(&self) -> i64 {
+        if !self.is_inherited()
+            && let Some(state) = self.state.try_lock()
+            && let Some(handle) = &*state.handle.borrow()
+        {
+            return handle.total_changes();
+        }
+        self.total_changes.load(Ordering::Relaxed)
+    }
+
+    /// End the statement and the wait that are going on. Never blocks; for any thread.
+    pub fn interrupt(&self) {
+        self.waits.interrupt();
+        self.interrupter.interrupt();
+    }
+
+    /// Return how long a call waits for a lock; `None`: without end.
+    pub fn timeout(&self) -> Option<Duration> {
+        self.waits.timeout()
+    }
+
+    /// Run `call` on the handle, alone, and settle what it did to the transaction.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], [`Error::Inherited`], and those of `call`.
+    pub fn with<T>(&self, call: impl FnOnce(&Arc<Handle>) -> Result<T, Error>) -> Result<T, Error> {
+        let (state, handle) = self.enter()?;
+        let result = call(&handle);
+        self.settle(&state, &handle);
+        result
+    }
+
+    /// As [`Connection::with`], for a call that writes: it takes a turn in the lane first, under the name `what`.
+    ///
+    /// # Errors
+    /// Those of [`Connection::with`], and of the wait for the turn.
+    pub fn with_turn<T>(
+        &self,
+        what: &str,
+        call: impl FnOnce(&Arc<Handle>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let (state, handle) = self.enter()?;
+        self.waits.begin();
+        let result = self.take_turn(&state, &handle, what).and_then(|()| call(&handle));
+        self.settle(&state, &handle);
+        result
+    }
+
+    /// Close: half-read rows are dropped, an open transaction is rolled back.
+    pub fn close(&self) {
+        if self.is_inherited() {
+            return;
+        }
+        let state = self.state.lock();
+        let cursors = state.cursors.take();
+        drop(cursors);
+        let control = state.control.take();
+        drop(control);
+        state.cache.borrow_mut().clear();
+        // Statements that run right now, further up this thread's stack, keep the handle alive until they end.
+        let busy = state.busy.take();
+        drop(busy);
+        let handle = state.handle.take();
+        drop(handle);
+        state.lost.take();
+        self.in_transaction.store(false, Ordering::Relaxed);
+        self.waits.give_up_turn();
+    }
+
+    fn enter(&self) -> Result<(Held<'_, State>, Arc<Handle>), Error> {
+        if self.is_inherited() {
+            return Err(Error::Inherited);
+        }
+        let state = self.state.lock();
+        let handle = state.handle.borrow().clone().ok_or(Error::Closed)?;
+        Ok((state, handle))
+    }
+
+    /// After a call: note what others ask for, and give the lane up where nothing is left to write.
+    fn settle(&self, state: &State, handle: &Handle) {
+        let open = !handle.autocommit() || state.lost.borrow().is_some();
+        self.in_transaction.store(open, Ordering::Relaxed);
+        self.total_changes.store(handle.total_changes(), Ordering::Relaxed);
+        if self.lane.is_some() && self.waits.has_turn() && !handle.writes_main() {
+            self.waits.give_up_turn();
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn install_busy(handle: &Arc<Handle>, waits: &Arc<Waits>) -> BusyHandler {
+    let waits = Arc::clone(waits);
+    BusyHandler::install(handle, move |attempt| waits.wait(attempt))
+}
+
+impl State {
+    /// Say whether the main database has a write-ahead log, asking SQLite once.
+    fn is_wal(&self, handle: &Arc<Handle>) -> bool {
+        if let Some(wal) = self.wal.get() {
+            return wal;
+        }
+        let Ok((Some(statement), _)) = Statement::prepare(handle, b"PRAGMA main.journal_mode", 0) else { return false };
+        // A database that cannot be read yet is asked again.
+        if statement.step().is_err() {
+            return false;
+        }
+        let wal = matches!(statement.column(0), ValueRef::Text(mode) if mode.eq_ignore_ascii_case(b"wal"));
+        self.wal.set(Some(wal));
+        wal
+    }
+}

@@ -1,0 +1,228 @@
+//! Transactions: their begin, their end, their turn in the lane, and what is left when an error takes one away.
+
+use super::kind::Kind;
+use super::policy::{Busy, Decision, decide};
+use super::waits::Ended;
+use super::{Connection, Error, State, install_busy};
+use crate::lane::Holder;
+use crate::sqlite::{Handle, SqliteError, Statement, Step, ValueRef, ffi};
+use std::sync::Arc;
+use std::time::Duration;
+
+impl Connection {
+    /// Commit the open transaction; without one, do nothing.
+    ///
+    /// # Errors
+    /// [`Error::TransactionLost`], [`Error::TimedOut`] where readers of a database without a log do not leave,
+    /// and what SQLite says; the transaction then is still open unless [`Connection::in_transaction`] denies it.
+    pub fn commit(&self) -> Result<(), Error> {
+        let (state, handle) = self.enter()?;
+        self.waits.begin();
+        let result = self.check_lost(&state, Kind::Commit).and_then(|()| {
+            if handle.autocommit() { Ok(()) } else { self.control(&state, &handle, "COMMIT", Kind::Commit) }
+        });
+        self.settle(&state, &handle);
+        result
+    }
+
+    /// Roll the open transaction back, and acknowledge one that was lost; without one, do nothing.
+    ///
+    /// # Errors
+    /// What SQLite says.
+    pub fn rollback(&self) -> Result<(), Error> {
+        let (state, handle) = self.enter()?;
+        self.waits.begin();
+        state.lost.take();
+        let result =
+            if handle.autocommit() { Ok(()) } else { self.control(&state, &handle, "ROLLBACK", Kind::Rollback) };
+        self.settle(&state, &handle);
+        result
+    }
+
+    /// Begin a transaction with `sql` (a BEGIN) unless one is open.
+    ///
+    /// # Errors
+    /// [`Error::TransactionLost`], [`Error::TimedOut`], and what SQLite says.
+    pub fn begin(&self, sql: &'static str) -> Result<(), Error> {
+        let (state, handle) = self.enter()?;
+        self.waits.begin();
+        let result = self.check_lost(&state, Kind::Dml).and_then(|()| self.begin_in(&state, &handle, sql));
+        self.settle(&state, &handle);
+        result
+    }
+
+    /// Say whether a BEGIN without a mode is to take the write lock at once.
+    pub(super) fn promotes_begin(&self) -> bool {
+        self.options.begin_immediate && self.lane.is_some()
+    }
+
+    /// Begin the transaction that a change of rows opens by itself.
+    ///
+    /// It writes in its first statement, so on a shared file it takes the lock right away, whatever its mode.
+    pub(super) fn begin_implicit(&self, state: &State, handle: &Arc<Handle>, sql: &'static str) -> Result<(), Error> {
+        let sql = if self.lane.is_some() && sql != "BEGIN EXCLUSIVE" { "BEGIN IMMEDIATE" } else { sql };
+        self.begin_in(state, handle, sql)
+    }
+
+    fn begin_in(&self, state: &State, handle: &Arc<Handle>, sql: &'static str) -> Result<(), Error> {
+        if handle.autocommit() { self.control(state, handle, sql, Kind::Begin) } else { Ok(()) }
+    }
+
+    fn control(&self, state: &State, handle: &Arc<Handle>, sql: &'static str, kind: Kind) -> Result<(), Error> {
+        let kept = state.control.borrow_mut().remove(sql);
+        let statement = match kept {
+            Some(statement) => statement,
+            None => Statement::prepare(handle, sql.as_bytes(), ffi::SQLITE_PREPARE_PERSISTENT)?
+                .0
+                .ok_or_else(|| SqliteError::from_code(ffi::SQLITE_INTERNAL))?,
+        };
+        let result = self.first_step(state, handle, &statement, sql, kind);
+        statement.reset();
+        if state.handle.borrow().is_some() {
+            state.control.borrow_mut().insert(sql, statement);
+        }
+        result.map(|_| ())
+    }
+
+    /// Refuse what must not follow a transaction that was lost, until the loss is acknowledged.
+    pub(super) fn check_lost(&self, state: &State, kind: Kind) -> Result<(), Error> {
+        if matches!(kind, Kind::BareBegin | Kind::Begin) {
+            // Whoever begins anew knows that the old one is gone: inside it, BEGIN would be an error.
+            state.lost.take();
+        }
+        match &*state.lost.borrow() {
+            Some(why) => Err(Error::TransactionLost(why.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// Take a turn in the lane, unless there is one or there is no lane.
+    pub(super) fn take_turn(&self, state: &State, handle: &Arc<Handle>, sql: &str) -> Result<(), Error> {
+        let Some(lane) = &self.lane else { return Ok(()) };
+        if handle.writes_main() {
+            self.waits.set_in_kernel(false);
+            return Ok(());
+        }
+        self.waits.set_in_kernel(state.is_wal(handle));
+        if self.waits.has_turn() {
+            return Ok(());
+        }
+        self.waits.enter(lane, sql).map_err(|ended| self.ended(ended, SqliteError::from_code(ffi::SQLITE_BUSY)))
+    }
+
+    /// Step a statement for the first time: in the lane if it writes, again after a lock was in the way, and with
+    /// the loss of a transaction noted.
+    pub(super) fn first_step(
+        &self,
+        state: &State,
+        handle: &Arc<Handle>,
+        statement: &Statement,
+        sql: &str,
+        kind: Kind,
+    ) -> Result<Step, Error> {
+        if statement.is_readonly() {
+            self.waits.set_in_kernel(false);
+        } else {
+            self.take_turn(state, handle, sql)?;
+        }
+        if kind == Kind::BusyTimeout {
+            return self.busy_timeout(state, handle, statement);
+        }
+        let mut attempt = 0;
+        let mut drained = false;
+        loop {
+            let autocommit = handle.autocommit();
+            let error = match statement.step() {
+                Ok(step) => {
+                    if kind == Kind::JournalMode {
+                        state.wal.set(None);
+                    }
+                    self.waits.holding(sql);
+                    return Ok(step);
+                }
+                Err(error) => error,
+            };
+            if error.primary() != ffi::SQLITE_BUSY {
+                self.note_loss(state, handle, autocommit, kind, &error);
+                return Err(error.into());
+            }
+            let busy = Busy {
+                code: error.code,
+                kind,
+                autocommit,
+                wal: state.is_wal(handle),
+                given_up: self.waits.ended().is_some(),
+                drained,
+            };
+            match decide(busy) {
+                Decision::Wait => {
+                    statement.reset();
+                    if !self.waits.wait(attempt) {
+                        return Err(self.gave_up(error));
+                    }
+                    attempt += 1;
+                }
+                Decision::Drain => {
+                    statement.reset();
+                    self.drain(state);
+                    drained = true;
+                }
+                Decision::Stale => return Err(Error::StaleSnapshot(error)),
+                Decision::Fail => return Err(self.gave_up(error)),
+            }
+        }
+    }
+
+    /// Note that an error took the application's transaction with it.
+    pub(super) fn note_loss(
+        &self,
+        state: &State,
+        handle: &Handle,
+        autocommit_before: bool,
+        kind: Kind,
+        error: &SqliteError,
+    ) {
+        // A failed COMMIT says itself that the transaction is gone.
+        if !autocommit_before && handle.autocommit() && !matches!(kind, Kind::Commit | Kind::Rollback) {
+            *state.lost.borrow_mut() = Some(error.message.clone());
+        }
+    }
+
+    /// Return the error of a call whose wait is over, or whose lock is not to be waited for.
+    pub(super) fn gave_up(&self, error: SqliteError) -> Error {
+        match self.waits.ended() {
+            Some(ended) => self.ended(ended, error),
+            None => Error::Sqlite(error),
+        }
+    }
+
+    fn ended(&self, ended: Ended, error: SqliteError) -> Error {
+        match ended {
+            Ended::Signalled => Error::Signalled,
+            Ended::Interrupted => Error::Interrupted,
+            Ended::TimedOut => {
+                let holder = self.lane.as_ref().map_or(Holder::Unknown, |lane| lane.holder());
+                Error::TimedOut { error, waited: self.waits.waited(), holder }
+            }
+        }
+    }
+
+    /// Run `PRAGMA busy_timeout`, which would put SQLite's own busy handler in the place of ours.
+    fn busy_timeout(&self, state: &State, handle: &Arc<Handle>, statement: &Statement) -> Result<Step, Error> {
+        let milliseconds = |timeout: Option<Duration>| {
+            timeout.map_or(i32::MAX, |timeout| i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX))
+        };
+        let before = milliseconds(self.waits.timeout());
+        let ours = state.busy.take();
+        drop(ours);
+        handle.busy_timeout_ms(before);
+        let step = statement.step();
+        if let (Ok(Step::Row), ValueRef::Integer(after)) = (&step, statement.column(0))
+            && after != i64::from(before)
+        {
+            self.waits.set_timeout(Duration::from_millis(u64::try_from(after).unwrap_or(0)));
+        }
+        *state.busy.borrow_mut() = Some(install_busy(handle, &self.waits));
+        Ok(step?)
+    }
+}

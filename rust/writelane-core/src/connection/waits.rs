@@ -1,0 +1,237 @@
+//! How one call on a connection waits for a lock, and what ends its wait.
+
+use crate::lane::{Lane, Turn};
+use crate::wait::{GaveUp, Patience};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Back-off between tries for a lock nobody can be waited for in the kernel: at most 25 ms, so that it is never
+/// the oldest waiter that looks least often.
+const BACK_OFF_MS: [u64; 7] = [1, 2, 5, 10, 15, 20, 25];
+
+/// A time-out this long or longer has no end: 100 years, beyond which an `Instant` may overflow.
+const ENDLESS: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+/// A wait for the write lock that returns sooner than this did not wait; it is backed off like any other.
+const NO_WAIT: Duration = Duration::from_micros(200);
+
+/// Millisecond count that stands for no end.
+const NO_END: u64 = u64::MAX;
+
+/// The waiting of one connection.
+pub struct Waits {
+    timeout_us: AtomicU64,
+    interrupts: AtomicU64,
+    signalled: fn() -> bool,
+    call: Mutex<Call>,
+}
+
+#[derive(Default)]
+struct Call {
+    seen_interrupts: u64,
+    until: Option<Option<Instant>>,
+    waited: Duration,
+    gave_up: Option<Ended>,
+    turn: Option<Turn>,
+    in_kernel: bool,
+    signalled: bool,
+}
+
+/// What ended a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The time-out.
+    TimedOut,
+    /// A signal of the caller's.
+    Signalled,
+    /// Another thread's call of interrupt.
+    Interrupted,
+}
+
+impl Waits {
+    /// `signalled` is asked at least every 50 ms of a wait, with the connection's lock held but no other.
+    pub fn new(timeout: Duration, signalled: fn() -> bool) -> Self {
+        let waits = Self {
+            timeout_us: AtomicU64::new(0),
+            interrupts: AtomicU64::new(0),
+            signalled,
+            call: Mutex::new(Call::default()),
+        };
+        waits.set_timeout(timeout);
+        waits
+    }
+
+    fn call(&self) -> MutexGuard<'_, Call> {
+        self.call.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Set how long a call waits.
+    pub fn set_timeout(&self, timeout: Duration) {
+        let microseconds =
+            if timeout >= ENDLESS { NO_END } else { u64::try_from(timeout.as_micros()).unwrap_or(NO_END) };
+        self.timeout_us.store(microseconds, Ordering::Relaxed);
+    }
+
+    /// Return how long a call waits; `None`: without end.
+    pub fn timeout(&self) -> Option<Duration> {
+        match self.timeout_us.load(Ordering::Relaxed) {
+            NO_END => None,
+            microseconds => Some(Duration::from_micros(microseconds)),
+        }
+    }
+
+    /// End the wait that is going on, if one is.
+    pub fn interrupt(&self) {
+        self.interrupts.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Begin a call: forget how the last one waited.
+    pub fn begin(&self) {
+        let mut call = self.call();
+        call.seen_interrupts = self.interrupts.load(Ordering::SeqCst);
+        call.until = None;
+        call.waited = Duration::ZERO;
+        call.gave_up = None;
+        call.signalled = false;
+    }
+
+    /// Say whether the next waits are for the write lock of a write-ahead log, which the kernel can wait for.
+    pub fn set_in_kernel(&self, in_kernel: bool) {
+        self.call().in_kernel = in_kernel;
+    }
+
+    /// Return how long this call has waited.
+    pub fn waited(&self) -> Duration {
+        self.call().waited
+    }
+
+    /// Return what ended this call's wait, if anything has.
+    pub fn ended(&self) -> Option<Ended> {
+        self.call().gave_up
+    }
+
+    /// Say whether a turn in the lane is held.
+    pub fn has_turn(&self) -> bool {
+        self.call().turn.is_some()
+    }
+
+    /// Publish that the write lock is held.
+    pub fn holding(&self, sql: &str) {
+        if let Some(turn) = self.call().turn.as_mut() {
+            turn.holding(sql);
+        }
+    }
+
+    /// Give the turn in the lane up.
+    pub fn give_up_turn(&self) {
+        let turn = self.call().turn.take();
+        drop(turn);
+    }
+
+    /// Take a turn in the lane, for `sql`.
+    pub fn enter(&self, lane: &Arc<Lane>, sql: &str) -> Result<(), Ended> {
+        let turn = match lane.try_enter(sql) {
+            Some(turn) => turn,
+            None => self.patiently(|patience| lane.enter(sql, patience))?,
+        };
+        self.call().turn = Some(turn);
+        Ok(())
+    }
+
+    /// Wait a little after try number `attempt` (from 0) met a lock; `false`: the wait is over.
+    pub fn wait(&self, attempt: u32) -> bool {
+        let (turn, in_kernel) = {
+            let mut call = self.call();
+            if call.gave_up.is_some() {
+                return false;
+            }
+            (if call.in_kernel { call.turn.take() } else { None }, call.in_kernel)
+        };
+        let Some(mut turn) = turn else {
+            debug_assert!(!in_kernel || self.call().turn.is_none());
+            return self.patiently(|patience| back_off(patience, attempt)).is_ok();
+        };
+        let began = Instant::now();
+        let mut result = self.patiently(|patience| turn.wait_for_write_lock(patience));
+        if result.is_ok() && attempt > 2 && began.elapsed() < NO_WAIT {
+            result = self.patiently(|patience| back_off(patience, attempt));
+        }
+        self.call().turn = Some(turn);
+        result.is_ok()
+    }
+
+    fn patiently<T>(&self, wait: impl FnOnce(&Patience<'_>) -> Result<T, GaveUp>) -> Result<T, Ended> {
+        let began = Instant::now();
+        let (until, seen) = {
+            let mut call = self.call();
+            let until = *call.until.get_or_insert_with(|| self.timeout().and_then(|timeout| began.checked_add(timeout)));
+            (until, call.seen_interrupts)
+        };
+        let interrupted = || {
+            if self.interrupts.load(Ordering::SeqCst) != seen {
+                return true;
+            }
+            let signalled = (self.signalled)();
+            if signalled {
+                self.call().signalled = true;
+            }
+            signalled
+        };
+        let result = wait(&Patience { until, interrupted: &interrupted });
+        let mut call = self.call();
+        call.waited += began.elapsed();
+        result.map_err(|gave_up| {
+            let ended = match gave_up {
+                GaveUp::TimedOut => Ended::TimedOut,
+                GaveUp::Interrupted if call.signalled => Ended::Signalled,
+                GaveUp::Interrupted => Ended::Interrupted,
+            };
+            call.gave_up = Some(ended);
+            ended
+        })
+    }
+}
+
+fn back_off(patience: &Patience<'_>, attempt: u32) -> Result<(), GaveUp> {
+    let slice = patience.next_slice()?;
+    let step = BACK_OFF_MS[(attempt as usize).min(BACK_OFF_MS.len() - 1)];
+    std::thread::sleep(slice.min(Duration::from_millis(step)));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timeout_of_ages_has_no_end() {
+        let waits = Waits::new(Duration::from_secs(86_400 * 30), || false);
+        assert_eq!(waits.timeout(), Some(Duration::from_secs(86_400 * 30)));
+        waits.set_timeout(Duration::MAX);
+        assert_eq!(waits.timeout(), None);
+    }
+
+    #[test]
+    fn an_interrupt_before_the_call_does_not_end_its_wait() {
+        let waits = Waits::new(Duration::from_secs(60), || false);
+        waits.interrupt();
+        waits.begin();
+        assert!(waits.wait(0));
+        waits.interrupt();
+        assert!(!waits.wait(0));
+        assert_eq!(waits.ended(), Some(Ended::Interrupted));
+    }
+
+    #[test]
+    fn a_signal_and_a_timeout_are_told_apart() {
+        let waits = Waits::new(Duration::from_secs(60), || true);
+        waits.begin();
+        assert!(!waits.wait(0));
+        assert_eq!(waits.ended(), Some(Ended::Signalled));
+        let waits = Waits::new(Duration::ZERO, || false);
+        waits.begin();
+        assert!(!waits.wait(0));
+        assert_eq!(waits.ended(), Some(Ended::TimedOut));
+    }
+}

@@ -1,0 +1,38 @@
+//! The native classes of `writelane.dbapi`.
+
+mod adapt;
+mod connection;
+mod constants;
+mod convert;
+mod cursor;
+mod row;
+mod tuple;
+
+use pyo3::prelude::*;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+static MINOR: AtomicU8 = AtomicU8::new(0);
+
+/// Return the interpreter's minor version, 11 for Python 3.11: the interface follows that of its own module.
+pub fn minor(py: Python<'_>) -> u8 {
+    match MINOR.load(Ordering::Relaxed) {
+        0 => {
+            let minor = py.version_info().minor;
+            MINOR.store(minor, Ordering::Relaxed);
+            minor
+        }
+        minor => minor,
+    }
+}
+
+/// Add the classes and functions to the native module.
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<connection::Connection>()?;
+    module.add_class::<connection::Statement>()?;
+    module.add_class::<cursor::Cursor>()?;
+    module.add_class::<row::Row>()?;
+    module.add_class::<adapt::PrepareProtocol>()?;
+    connection::add_exceptions(&module.py().get_type::<connection::Connection>())?;
+    constants::register(module)?;
+    adapt::register(module)
+}

@@ -1,0 +1,86 @@
+//! Tuples made in place: a row is built without a vector in between.
+
+use pyo3::exceptions::PyMemoryError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use std::os::raw::c_char;
+
+/// Make a tuple of `length` values, each made by `make` from its index.
+#[inline]
+pub fn build<'py>(
+    py: Python<'py>,
+    length: usize,
+    mut make: impl FnMut(usize) -> PyResult<Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyTuple>> {
+    // SAFETY: the thread is attached; a null result is turned into the exception that is set.
+    let tuple = unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyTuple_New(length as ffi::Py_ssize_t))? };
+    for index in 0..length {
+        let value = make(index)?;
+        // SAFETY: the tuple is new and nobody else has seen it, the index is within it, and the reference is handed
+        // over. Where `make` fails half way the empty places are null, which a tuple's deallocation allows.
+        unsafe { ffi::PyTuple_SET_ITEM(tuple.as_ptr(), index as ffi::Py_ssize_t, value.into_ptr()) };
+    }
+    // SAFETY: made by PyTuple_New.
+    Ok(unsafe { tuple.cast_into_unchecked() })
+}
+
+/// Decode UTF-8 into a string.
+#[inline]
+pub fn text<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyAny>> {
+    let length = ffi::Py_ssize_t::try_from(bytes.len()).map_err(|_| PyMemoryError::new_err(()))?;
+    // SAFETY: the pointer and the length are those of the slice; a null result is the exception that is set.
+    unsafe {
+        Bound::from_owned_ptr_or_err(py, ffi::PyUnicode_FromStringAndSize(bytes.as_ptr().cast::<c_char>(), length))
+    }
+}
+
+/// Say whether an object is a sequence by the C API's own test: it can be indexed and is no dictionary.
+pub fn is_sequence(value: &Bound<'_, PyAny>) -> bool {
+    // SAFETY: the thread is attached and the object is live; the call has no other condition.
+    unsafe { ffi::PySequence_Check(value.as_ptr()) == 1 }
+}
+
+/// Say whether an object is a mapping by the C API's own test: it has `__getitem__`.
+pub fn is_mapping(value: &Bound<'_, PyAny>) -> bool {
+    // SAFETY: as for `is_sequence`.
+    unsafe { ffi::PyMapping_Check(value.as_ptr()) == 1 }
+}
+
+/// Return item `index` of a sequence.
+pub fn sequence_item<'py>(value: &Bound<'py, PyAny>, index: usize) -> PyResult<Bound<'py, PyAny>> {
+    // SAFETY: the thread is attached and the object is live; a null result is the exception that is set.
+    unsafe {
+        Bound::from_owned_ptr_or_err(
+            value.py(),
+            ffi::PySequence_GetItem(value.as_ptr(), index as ffi::Py_ssize_t),
+        )
+    }
+}
+
+/// Copy the bytes of an object with a buffer of any item type; `None` where it has no buffer.
+///
+/// Raises `BufferError` where the buffer is not contiguous.
+pub fn contiguous(value: &Bound<'_, PyAny>) -> PyResult<Option<Vec<u8>>> {
+    // SAFETY: the thread is attached and the object is live.
+    if unsafe { ffi::PyObject_CheckBuffer(value.as_ptr()) } == 0 {
+        return Ok(None);
+    }
+    let mut view = std::mem::MaybeUninit::<ffi::Py_buffer>::uninit();
+    // SAFETY: the object has a buffer, and `view` is room for its description, which a success fills.
+    if unsafe { ffi::PyObject_GetBuffer(value.as_ptr(), view.as_mut_ptr(), ffi::PyBUF_SIMPLE) } != 0 {
+        return Err(PyErr::fetch(value.py()));
+    }
+    // SAFETY: filled by the call above.
+    let mut view = unsafe { view.assume_init() };
+    let length = usize::try_from(view.len).unwrap_or(0);
+    let bytes = if length == 0 || view.buf.is_null() {
+        Vec::new()
+    } else {
+        // SAFETY: a simple buffer is `len` contiguous bytes at `buf` until it is released; no Python code runs here.
+        unsafe { std::slice::from_raw_parts(view.buf.cast::<u8>(), length) }.to_vec()
+    };
+    // SAFETY: got above and released once.
+    unsafe { ffi::PyBuffer_Release(&mut view) };
+    Ok(Some(bytes))
+}
