@@ -3,7 +3,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, final
 
-from typing_extensions import Self
+from typing_extensions import Self, disjoint_base
 
 from writelane import errors
 
@@ -78,6 +78,7 @@ def register_adapter(type: type, adapter: Callable[[Any], Any], /) -> None:
 def register_converter(typename: str, converter: Callable[[bytes], Any], /) -> None:
     """Register a function that turns the bytes of columns with the declared type `typename` into a value."""
 
+@disjoint_base
 class Connection:
     """A connection to a database.
 
@@ -167,6 +168,7 @@ class Connection:
 class Statement:
     """A statement that was prepared and not run."""
 
+@disjoint_base
 class Cursor:
     """A cursor: a statement and the rows it has yet to give."""
 
@@ -218,6 +220,7 @@ class Cursor:
     def rowcount(self) -> int:
         """The rows changed by this cursor's own last statement, or -1."""
 
+@disjoint_base
 class Row:
     """A row of a result: a sequence, and a mapping by column name without regard to ASCII case."""
 

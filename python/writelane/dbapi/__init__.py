@@ -9,7 +9,7 @@ from __future__ import annotations
 from writelane.dbapi import dbapi2
 from writelane.dbapi.dbapi2 import *  # noqa: F403
 
-__all__ = list(dbapi2.__all__)  # noqa: PLE0605
+__all__ = list(dbapi2.__all__)
 
 
 def __getattr__(name: str) -> object:

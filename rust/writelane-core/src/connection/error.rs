@@ -17,7 +17,7 @@ pub enum Error {
         /// How long this call waited.
         waited: Duration,
         /// Who held the lock at the end.
-        holder: Holder,
+        holder: Box<Holder>,
     },
     /// The caller's signal ended the wait.
     Signalled,
@@ -67,7 +67,7 @@ impl fmt::Display for Error {
             Error::Sqlite(error) => f.write_str(&error.message),
             Error::TimedOut { error, waited, holder } => {
                 write!(f, "{} (waited {:.3} s", error.message, waited.as_secs_f64())?;
-                if let Holder::Process { pid, command, statement, held, stopped } = holder {
+                if let Holder::Process { pid, command, statement, held, stopped } = &**holder {
                     write!(f, "; process {pid} ({command}) holds the lock")?;
                     if let Some(held) = held {
                         write!(f, " since {:.3} s", held.as_secs_f64())?;

@@ -91,7 +91,7 @@ impl Connection {
     /// # Errors
     /// What SQLite says.
     pub fn open(name: &[u8], flags: OpenFlags, vfs: Option<&CStr>, options: Options) -> Result<Arc<Self>, Error> {
-        crate::vfs::install();
+        crate::vfs::install()?;
         let handle = Handle::open_name(name, flags, vfs)?;
         handle.wal_autocheckpoint(AUTOCHECKPOINT_PAGES);
         let lane = if handle.is_readonly() { None } else { handle.main_file().map(|path| Lane::of(&path)) };
@@ -173,11 +173,7 @@ impl Connection {
     ///
     /// # Errors
     /// Those of [`Connection::with`], and of the wait for the turn.
-    pub fn with_turn<T>(
-        &self,
-        what: &str,
-        call: impl FnOnce(&Arc<Handle>) -> Result<T, Error>,
-    ) -> Result<T, Error> {
+    pub fn with_turn<T>(&self, what: &str, call: impl FnOnce(&Arc<Handle>) -> Result<T, Error>) -> Result<T, Error> {
         let (state, handle) = self.enter()?;
         self.waits.begin();
         let result = self.take_turn(&state, &handle, what).and_then(|()| call(&handle));

@@ -43,7 +43,11 @@ pub fn decide(busy: Busy) -> Decision {
     match busy.kind {
         // BUSY without a wait: a statement of this connection that writes has rows left to give.
         Kind::Commit | Kind::Savepoint | Kind::Rollback => {
-            if busy.drained { Decision::Fail } else { Decision::Drain }
+            if busy.drained {
+                Decision::Fail
+            } else {
+                Decision::Drain
+            }
         }
         // SQLite does not ask the busy handler here when another connection is about to write.
         Kind::JournalMode => Decision::Wait,
@@ -67,14 +71,8 @@ pub fn decide(busy: Busy) -> Decision {
 mod tests {
     use super::*;
 
-    const BUSY: Busy = Busy {
-        code: ffi::SQLITE_BUSY,
-        kind: Kind::Dml,
-        autocommit: true,
-        wal: true,
-        given_up: false,
-        drained: false,
-    };
+    const BUSY: Busy =
+        Busy { code: ffi::SQLITE_BUSY, kind: Kind::Dml, autocommit: true, wal: true, given_up: false, drained: false };
 
     #[test]
     fn a_lock_is_waited_for_until_the_wait_is_over() {

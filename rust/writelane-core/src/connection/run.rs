@@ -376,7 +376,7 @@ impl Connection {
         let mut fetched = Fetched { columns: rows.columns, more: true, ..Fetched::default() };
         let statement = match &rows.statement {
             Some(statement) if rows.next == rows.memory.len() => statement,
-            _ => return rows.from_memory(fetched, rows_max, out),
+            _ => return rows.take_from_memory(fetched, rows_max, out),
         };
         // The row may have more columns than the statement had when it was prepared.
         fetched.columns = statement.data_count();
@@ -488,7 +488,6 @@ impl Connection {
         }
         Ok(())
     }
-
 }
 
 impl State {
@@ -502,10 +501,20 @@ impl State {
 
 impl Rows {
     fn new(sql: Box<[u8]>, statement: Statement, changes_rows: bool, columns: usize) -> Self {
-        Self { sql, statement: Some(statement), changes_rows, memory: Cells::default(), columns, next: 0, raw: Box::default(), changes: None, error: None }
+        Self {
+            sql,
+            statement: Some(statement),
+            changes_rows,
+            memory: Cells::default(),
+            columns,
+            next: 0,
+            raw: Box::default(),
+            changes: None,
+            error: None,
+        }
     }
 
-    fn from_memory(&mut self, mut fetched: Fetched, rows_max: usize, out: &mut Cells) -> Result<Fetched, Error> {
+    fn take_from_memory(&mut self, mut fetched: Fetched, rows_max: usize, out: &mut Cells) -> Result<Fetched, Error> {
         while fetched.rows < rows_max && self.next < self.memory.len() {
             for index in self.next..self.next + self.columns {
                 out.push(self.memory.get(index));

@@ -202,7 +202,7 @@ impl Connection {
             Ended::Interrupted => Error::Interrupted,
             Ended::TimedOut => {
                 let holder = self.lane.as_ref().map_or(Holder::Unknown, |lane| lane.holder());
-                Error::TimedOut { error, waited: self.waits.waited(), holder }
+                Error::TimedOut { error, waited: self.waits.waited(), holder: Box::new(holder) }
             }
         }
     }

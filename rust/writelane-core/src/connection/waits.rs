@@ -125,8 +125,8 @@ impl Waits {
 
     /// Give the turn in the lane up.
     pub fn give_up_turn(&self) {
-        let turn = self.call().turn.take();
-        drop(turn);
+        // Dropped after the lock: whoever is next may be woken by it.
+        let _turn = self.call().turn.take();
     }
 
     /// Take a turn in the lane, for `sql`.
@@ -165,7 +165,8 @@ impl Waits {
         let began = Instant::now();
         let (until, seen) = {
             let mut call = self.call();
-            let until = *call.until.get_or_insert_with(|| self.timeout().and_then(|timeout| began.checked_add(timeout)));
+            let until =
+                *call.until.get_or_insert_with(|| self.timeout().and_then(|timeout| began.checked_add(timeout)));
             (until, call.seen_interrupts)
         };
         let interrupted = || {

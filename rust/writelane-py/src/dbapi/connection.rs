@@ -621,4 +621,3 @@ pub fn add_exceptions(class: &Bound<'_, PyType>) -> PyResult<()> {
     }
     Ok(())
 }
-

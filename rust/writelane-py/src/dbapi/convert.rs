@@ -125,8 +125,7 @@ pub fn push_parameters(cells: &mut Cells, prepared: &Prepared, parameters: &Boun
         warn_named(py, prepared, wanted)?;
         for index in 0..wanted {
             // An adapter may have changed the list meanwhile.
-            let value =
-                values.get_item(index).map_err(|_| PyIndexError::new_err("list index out of range"))?;
+            let value = values.get_item(index).map_err(|_| PyIndexError::new_err("list index out of range"))?;
             push_adapted(cells, &value).map_err(|error| unfit(&value, &|| (index + 1).to_string(), index, error))?;
         }
     } else if !parameters.is_instance_of::<PyDict>() && tuple::is_sequence(parameters) {
@@ -140,10 +139,8 @@ pub fn push_parameters(cells: &mut Cells, prepared: &Prepared, parameters: &Boun
     } else if parameters.is_instance_of::<PyDict>() || tuple::is_mapping(parameters) {
         for index in 0..wanted {
             let Some(name) = prepared.parameter_name(index + 1) else {
-                let message = format!(
-                    "Binding {} has no name, but you supplied a dictionary (which has only names).",
-                    index + 1
-                );
+                let message =
+                    format!("Binding {} has no name, but you supplied a dictionary (which has only names).", index + 1);
                 return Err(errors::new(py, "ProgrammingError", &message));
             };
             let name = &name[1..];
@@ -346,23 +343,11 @@ fn undecodable(error: PyErr, index: usize, bytes: &[u8], names: Option<&Bound<'_
     if !error.is_instance_of::<PyUnicodeDecodeError>(py) {
         return error;
     }
-    let name = names.get_item(index).and_then(|column| column.get_item(0)).map_or_else(
-        |_| "?".to_owned(),
-        |name| name.to_string(),
-    );
+    let name = names
+        .get_item(index)
+        .and_then(|column| column.get_item(0))
+        .map_or_else(|_| "?".to_owned(), |name| name.to_string());
     let text: String = bytes.iter().map(|byte| if byte.is_ascii() { char::from(*byte) } else { '\u{fffd}' }).collect();
     let message = format!("Could not decode to UTF-8 column '{name}' with text '{text}'");
     errors::new(py, "OperationalError", &message)
 }
-
-/// Make a value of Python from a value of SQLite, text as `str`.
-pub fn value<'py>(py: Python<'py>, value: ValueRef<'_>) -> PyResult<Bound<'py, PyAny>> {
-    match value {
-        ValueRef::Null => Ok(py.None().into_bound(py)),
-        ValueRef::Integer(integer) => Ok(integer.into_pyobject(py)?.into_any()),
-        ValueRef::Real(real) => Ok(PyFloat::new(py, real).into_any()),
-        ValueRef::Blob(bytes) => Ok(PyBytes::new(py, bytes).into_any()),
-        ValueRef::Text(bytes) => tuple::text(py, bytes),
-    }
-}
-

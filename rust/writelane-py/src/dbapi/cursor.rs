@@ -391,8 +391,7 @@ impl Cursor {
         this.drop_rows(py);
         let former = {
             let mut state = this.state();
-            let next =
-                State { initialized: true, connection: Some(connection.clone().unbind()), ..State::blank() };
+            let next = State { initialized: true, connection: Some(connection.clone().unbind()), ..State::blank() };
             std::mem::replace(&mut *state, next)
         };
         drop(former);
@@ -419,10 +418,9 @@ impl Cursor {
         let pushed = match parameters {
             Some(parameters) => convert::push_parameters(&mut cells, &prepared, parameters),
             None if prepared.parameter_count() == 0 => Ok(()),
-            None => Err(errors::from_core(
-                py,
-                &Error::ParameterCount { expected: prepared.parameter_count(), given: 0 },
-            )),
+            None => {
+                Err(errors::from_core(py, &Error::ParameterCount { expected: prepared.parameter_count(), given: 0 }))
+            }
         };
         let result = match pushed {
             Ok(()) => this.run_once(&running, prepared, &cells),
@@ -530,8 +528,7 @@ impl Cursor {
         let maker = this.maker(&running);
         let mut cells = std::mem::take(&mut *this.scratch.lock().unwrap_or_else(PoisonError::into_inner));
         let fetched = this.fetch_cells(py, 1, &mut cells)?;
-        let row =
-            if fetched.rows == 0 { None } else { Some(Self::make_row(slf, &maker, &cells, 0, fetched.columns)?) };
+        let row = if fetched.rows == 0 { None } else { Some(Self::make_row(slf, &maker, &cells, 0, fetched.columns)?) };
         *this.scratch.lock().unwrap_or_else(PoisonError::into_inner) = cells;
         Ok(row)
     }

@@ -136,4 +136,3 @@ impl Row {
 pub fn is_row_type(factory: &Bound<'_, PyAny>) -> bool {
     factory.is(factory.py().get_type::<Row>())
 }
-

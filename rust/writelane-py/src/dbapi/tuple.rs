@@ -51,10 +51,7 @@ pub fn is_mapping(value: &Bound<'_, PyAny>) -> bool {
 pub fn sequence_item<'py>(value: &Bound<'py, PyAny>, index: usize) -> PyResult<Bound<'py, PyAny>> {
     // SAFETY: the thread is attached and the object is live; a null result is the exception that is set.
     unsafe {
-        Bound::from_owned_ptr_or_err(
-            value.py(),
-            ffi::PySequence_GetItem(value.as_ptr(), index as ffi::Py_ssize_t),
-        )
+        Bound::from_owned_ptr_or_err(value.py(), ffi::PySequence_GetItem(value.as_ptr(), index as ffi::Py_ssize_t))
     }
 }
 
