@@ -6,8 +6,10 @@
 
 pub mod connection;
 pub mod filesystem;
+pub mod holder;
 pub mod lane;
 pub mod ownership;
+pub mod policy;
 pub mod process;
 pub mod sqlite;
 pub mod vfs;

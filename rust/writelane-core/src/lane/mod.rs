@@ -1,81 +1,291 @@
 //! Whose turn it is to write: first come, first served, in this process and between processes.
 //!
-//! The lane is an optimisation of turn-taking, never of correctness: SQLite's own locks are taken inside it.
+//! The lane is an optimisation of turn-taking, never of correctness: SQLite's own locks are taken inside it, and
+//! whatever is wrong with the lane file (missing, unwritable, deleted, truncated, full of garbage, another version's)
+//! costs fairness and nothing else.
+//!
+//! In the process, threads stand in a queue. Between processes, the lane file beside the database has a turnstile of
+//! two record locks: whoever has the queue's lock waits for the front's, takes it and gives the queue's up, so that
+//! who gives the front up queues again behind the others, and at most one process competes for SQLite's lock. While
+//! nobody has either, a turn takes no lock of the lane at all; two that do so at once meet at SQLite's lock, and the
+//! one that finds it busy joins the turnstile.
+//!
+//! No caller waits in the kernel: an agent thread does, so that callers have deadlines and can be interrupted.
 
+mod agent;
+mod file;
+pub mod outside;
+mod probe;
+mod registry;
+mod slot;
+mod state;
+mod stats;
+
+use crate::holder;
 use crate::wait::{GaveUp, Patience};
-use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
+use probe::Prober;
+use state::{Right, State, Ticket};
+use stats::Counters;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+pub use crate::holder::Holder;
+pub use slot::{Doing, Record};
+pub use stats::LaneStats;
+
+/// How often the wait for SQLite's lock may come back at once before it pauses: the lock is free, and something else busy.
+const QUICK_ROUNDS: u32 = 3;
+/// What "at once" means.
+const QUICK: Duration = Duration::from_micros(50);
 
 /// The lane of one database file. One per process and file.
-pub struct Lane {}
+pub struct Lane {
+    /// The database, under the name that its first user gave, links resolved.
+    path: PathBuf,
+    generation: u64,
+    state: Mutex<State>,
+    /// Wakes the agent.
+    errands: Condvar,
+    prober: Prober,
+    stats: Counters,
+}
 
 /// A turn in the lane: while it lives, no other writer of ours competes for SQLite's write lock.
-pub struct Turn {}
+pub struct Turn {
+    lane: Arc<Lane>,
+    right: Right,
+    since: Instant,
+    quick: u32,
+}
 
-/// Who holds the write lock, as far as it can be told.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Holder {
-    /// Nobody.
-    Nobody,
-    /// A process, and what it is known to be doing.
-    Process {
-        /// The process.
-        pid: u32,
-        /// Its command line, shortened.
-        command: String,
-        /// The statement it published; `None` for a foreign process.
-        statement: Option<String>,
-        /// How long it has held the lock, where that is known.
-        held: Option<Duration>,
-        /// Whether it is stopped (SIGSTOP, Ctrl-Z, a debugger).
-        stopped: bool,
-    },
-    /// Somebody, but neither the lane file nor the kernel says who.
-    Unknown,
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Lane {
     /// Return the lane of the database at `path` (an existing file): the same for every name of the same file.
-    pub fn of(_path: &Path) -> Arc<Self> {
-        Arc::new(Self {})
+    ///
+    /// Opens nothing: the lane file is opened, and made where there is none, by the first that enters.
+    pub fn of(path: &Path) -> Arc<Self> {
+        registry::lane(path, || Self {
+            path: std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()),
+            generation: crate::process::generation(),
+            state: Mutex::new(State::new()),
+            errands: Condvar::new(),
+            prober: Prober::default(),
+            stats: Counters::default(),
+        })
     }
 
     /// Wait for a turn. `statement` is what others are told the caller waits for, and then holds the lane with.
     ///
+    /// Takes a free lane also when the deadline has passed. Blocks while others are before the caller: in slices, with
+    /// `patience` asked at least every 50 ms.
+    ///
     /// # Errors
     /// Why the wait ended without a turn.
-    pub fn enter(self: &Arc<Self>, _statement: &str, patience: &Patience<'_>) -> Result<Turn, GaveUp> {
-        patience.next_slice().map(|_| Turn {})
+    pub fn enter(self: &Arc<Self>, statement: &str, patience: &Patience<'_>) -> Result<Turn, GaveUp> {
+        if let Some(turn) = self.try_enter(statement) {
+            return Ok(turn);
+        }
+        patience.next_slice()?;
+        let ticket = Ticket::new(statement);
+        {
+            let mut state = lock(&self.state);
+            state.push(&ticket);
+            if state.serve_next(&self.path, ticket.since) {
+                self.call_agent(&mut state);
+            }
+        }
+        let right = self.await_service(&ticket, patience);
+        self.stats.waited(ticket.since.elapsed());
+        if right.is_err() && ticket.is_served() {
+            self.end_turn();
+        }
+        Ok(self.turn(right?))
     }
 
     /// Take a turn if nobody waits for one or has one.
-    pub fn try_enter(self: &Arc<Self>, _statement: &str) -> Option<Turn> {
-        Some(Turn {})
+    pub fn try_enter(self: &Arc<Self>, statement: &str) -> Option<Turn> {
+        if self.is_inherited() {
+            return Some(self.turn(Right::Alone));
+        }
+        let mut state = lock(&self.state);
+        let right = state.try_take(&self.path, statement, Instant::now());
+        if right.is_none() && state.needs_agent() {
+            self.call_agent(&mut state);
+        }
+        drop(state);
+        right.map(|right| self.turn(right))
     }
 
-    /// Say who holds the database's write lock right now.
+    /// Say who holds the database's write lock right now. Some 100 us; opens nothing.
     pub fn holder(&self) -> Holder {
-        Holder::Unknown
+        holder::of_write_lock(&self.path, &registry::records(&self.path).unwrap_or_default())
+    }
+
+    /// Return what has been counted since the lane was made.
+    pub fn stats(&self) -> LaneStats {
+        let (waiting, windows) = if self.is_inherited() {
+            (0, 0)
+        } else {
+            let state = lock(&self.state);
+            (state.waiting(), state.given)
+        };
+        self.stats.snapshot(waiting, windows)
+    }
+
+    fn turn(self: &Arc<Self>, right: Right) -> Turn {
+        self.stats.turn(right);
+        Turn { lane: Arc::clone(self), right, since: Instant::now(), quick: 0 }
+    }
+
+    /// Wait until a ticket is served, or may go past a stopped process.
+    fn await_service(self: &Arc<Self>, ticket: &Arc<Ticket>, patience: &Patience<'_>) -> Result<Right, GaveUp> {
+        loop {
+            let slice = patience.next_slice();
+            let mut state = lock(&self.state);
+            let Ok(slice) = slice else {
+                let over = slice.map(drop);
+                if !ticket.is_served() {
+                    state.withdraw(ticket);
+                    return over.map(|()| Right::Alone);
+                }
+                // Served at the last moment: a deadline may still be kept, an interruption is an interruption.
+                if over == Err(GaveUp::Interrupted) {
+                    return over.map(|()| Right::Alone);
+                }
+                return Ok(state.given_right());
+            };
+            if !ticket.is_served() {
+                state = ticket.wake.wait_timeout(state, slice).unwrap_or_else(PoisonError::into_inner).0;
+            }
+            if ticket.is_served() {
+                return Ok(state.given_right());
+            }
+            if state.bypass(ticket) {
+                return Ok(Right::Bypass);
+            }
+        }
+    }
+
+    fn call_agent(self: &Arc<Self>, state: &mut State) {
+        if state.agent {
+            self.errands.notify_one();
+            return;
+        }
+        let lane = Arc::clone(self);
+        state.agent = agent::start("wl-lane", move || agent::run(&lane)).is_ok();
+        if !state.agent {
+            // No thread to be had: then without taking turns between processes.
+            state.go_alone(&self.path);
+        }
+    }
+
+    fn end_turn(self: &Arc<Self>) {
+        let mut state = lock(&self.state);
+        if state.release(&self.path, Instant::now()) {
+            self.call_agent(&mut state);
+        }
+    }
+
+    fn is_inherited(&self) -> bool {
+        self.generation != crate::process::generation()
+    }
+
+    /// Return the name of the database's shared memory, which SQLite puts beside the real file.
+    fn shared_memory(&self) -> PathBuf {
+        holder::beside(&self.path, "-shm")
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        // The file itself stays open until the registry closes it; its locks are given up here.
+        if !self.is_inherited() {
+            self.state.get_mut().unwrap_or_else(PoisonError::into_inner).drop_file(Instant::now());
+        }
     }
 }
 
 impl Turn {
     /// After SQLite said BUSY: wait until its write lock may be free, in the kernel and not by polling.
     ///
+    /// Comes back also when only the place between processes was waited for: try again, and call again if it is still
+    /// busy. A database with a rollback journal is asked about every millisecond.
+    ///
     /// # Errors
-    /// Why the wait ended.
+    /// Why the wait ended. The turn goes on.
     pub fn wait_for_write_lock(&mut self, patience: &Patience<'_>) -> Result<(), GaveUp> {
-        let slice = patience.next_slice()?;
-        std::thread::sleep(slice.min(Duration::from_millis(1)));
-        Ok(())
+        patience.next_slice()?;
+        if self.lane.is_inherited() {
+            return probe::pause(0, patience);
+        }
+        let begun = Instant::now();
+        let result = self.wait_outside(begun, patience);
+        self.lane.stats.waited(begun.elapsed());
+        let mut state = lock(&self.lane.state);
+        self.right = state.given_right();
+        state.publish_doing(Doing::Turn);
+        result
+    }
+
+    fn wait_outside(&mut self, begun: Instant, patience: &Patience<'_>) -> Result<(), GaveUp> {
+        let dice = {
+            let mut state = lock(&self.lane.state);
+            state.publish_doing(Doing::Blocked);
+            match self.right {
+                Right::Front => state.met_outsider(begun),
+                Right::Fast => {
+                    let ticket = Ticket::new("");
+                    match state.join(&ticket, begun) {
+                        Some(_) => {}
+                        None => {
+                            self.lane.call_agent(&mut state);
+                            drop(state);
+                            return self.lane.await_service(&ticket, patience).map(drop);
+                        }
+                    }
+                }
+                Right::Bypass | Right::Alone => {}
+            }
+            state.dice()
+        };
+        Prober::wait(&self.lane, dice, patience)?;
+        self.quick = if begun.elapsed() < QUICK { self.quick + 1 } else { 0 };
+        if self.quick >= QUICK_ROUNDS { probe::pause(dice, patience) } else { Ok(()) }
     }
 
     /// Publish that the write lock is held, and with which statement.
-    pub fn holding(&mut self, _statement: &str) {}
+    pub fn holding(&mut self, statement: &str) {
+        if !self.lane.is_inherited() {
+            self.quick = 0;
+            lock(&self.lane.state).publish_turn(Doing::Holding, statement);
+        }
+    }
 
     /// Say whether somebody waits and the time of this turn is used up, so that its owner should end it.
+    ///
+    /// Cheap enough to be asked after every commit.
     pub fn should_yield(&self) -> bool {
-        false
+        let now = Instant::now();
+        !State::is_young(self.since, now) && !self.lane.is_inherited() && lock(&self.lane.state).should_yield()
+    }
+
+    /// Say whether commits of processes outside the lane were seen since the last turn, so that they get their share.
+    pub fn foreign_commits_seen(&mut self, seen: bool) {
+        if seen && !self.lane.is_inherited() {
+            lock(&self.lane.state).met_outsider(Instant::now());
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        // In a forked child the turn is the parent's, and the mutex may be locked for ever.
+        if !self.lane.is_inherited() {
+            self.lane.end_turn();
+        }
     }
 }

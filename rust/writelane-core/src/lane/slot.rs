@@ -1,0 +1,247 @@
+//! What a process writes about itself into the lane file: one record, read by anybody, trusted by checksum only.
+//!
+//! Records are plain bytes, written with one `pwrite` and read with one `pread`: a mapped file that somebody
+//! truncates kills every process that touches the mapping (SIGBUS), a read of it only comes back short. Neither
+//! call is atomic against the other, so a torn record is recognised by its checksum and read again.
+
+use std::time::Duration;
+
+/// The bytes of one record.
+pub const SIZE: usize = 512;
+/// The records a lane file has room for; a process that finds none free goes without.
+pub const COUNT: usize = 128;
+
+const MAGIC: [u8; 8] = *b"wl-slot1";
+const COMMAND: std::ops::Range<usize> = 80..144;
+const STATEMENT: std::ops::Range<usize> = 144..352;
+const WANTED: std::ops::Range<usize> = 352..512;
+
+/// What the process that wrote a record is doing in the lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doing {
+    /// It has no turn.
+    Nothing,
+    /// It has a turn, and may or may not hold SQLite's write lock.
+    Turn,
+    /// It has a turn, and said that it holds SQLite's write lock.
+    Holding,
+    /// It has a turn, and waits for SQLite's write lock, which an outsider holds.
+    Blocked,
+}
+
+/// One process in the lane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// The process, as its own pid namespace numbers it.
+    pub pid: u32,
+    /// When it started, in clock ticks since boot: tells it from a later process of the same number.
+    pub started: u64,
+    /// The inode of its pid namespace.
+    pub namespace: u64,
+    /// A number that is another one after each boot.
+    pub boot: u64,
+    /// Its command line, shortened.
+    pub command: String,
+    /// What it does.
+    pub doing: Doing,
+    /// Since when, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub since_ns: u64,
+    /// The statement of its turn, shortened.
+    pub statement: String,
+    /// The threads of it that wait for a turn.
+    pub waiting: u16,
+    /// Since when the first of them waits, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub waiting_since_ns: u64,
+    /// The statement the first of them waits for, shortened.
+    pub wanted: String,
+}
+
+/// A record as it lies in the file, kept by its writer so that a change costs one copy and one checksum.
+#[derive(Clone)]
+pub struct Page([u8; SIZE]);
+
+impl Page {
+    /// Begin the record of a process that does nothing yet.
+    pub fn new(pid: u32, started: u64, namespace: u64, boot: u64, command: &str) -> Self {
+        let mut page = Self([0; SIZE]);
+        page.0[..8].copy_from_slice(&MAGIC);
+        page.put(16, u64::from(pid));
+        page.put(24, started);
+        page.put(32, namespace);
+        page.put(40, boot);
+        page.text(COMMAND, 72, command);
+        page
+    }
+
+    /// Set what the process does, since when and with which statement.
+    pub fn turn(&mut self, doing: Doing, since_ns: u64, statement: &str) {
+        self.doing(doing);
+        self.put(48, since_ns);
+        self.text(STATEMENT, 74, statement);
+    }
+
+    /// Set what the process does, with the statement and the time it has.
+    pub fn doing(&mut self, doing: Doing) {
+        self.0[64] = match doing {
+            Doing::Nothing => 0,
+            Doing::Turn => 1,
+            Doing::Holding => 2,
+            Doing::Blocked => 3,
+        };
+    }
+
+    /// Set how many threads of the process wait, since when the first does and what for.
+    pub fn wait(&mut self, waiting: usize, since_ns: u64, wanted: &str) {
+        let count = u16::try_from(waiting).unwrap_or(u16::MAX);
+        self.0[66..68].copy_from_slice(&count.to_le_bytes());
+        self.put(56, since_ns);
+        self.text(WANTED, 76, wanted);
+    }
+
+    /// Return the bytes to write, with their checksum.
+    pub fn seal(&mut self) -> &[u8; SIZE] {
+        let sum = checksum(&self.0);
+        self.put(8, sum);
+        &self.0
+    }
+
+    fn put(&mut self, at: usize, value: u64) {
+        self.0[at..at + 8].copy_from_slice(&value.to_le_bytes());
+    }
+
+    fn text(&mut self, room: std::ops::Range<usize>, length_at: usize, text: &str) {
+        let mut length = text.len().min(room.len());
+        while !text.is_char_boundary(length) {
+            length -= 1;
+        }
+        self.0[room.start..room.start + length].copy_from_slice(&text.as_bytes()[..length]);
+        // The longest room has 208 bytes, so a byte holds every length.
+        self.0[length_at] = u8::try_from(length).unwrap_or(0);
+    }
+}
+
+impl Record {
+    /// Return how long the process has done what it does.
+    pub fn since(&self) -> Duration {
+        Duration::from_nanos(crate::holder::process::monotonic_ns().saturating_sub(self.since_ns))
+    }
+
+    /// Read a record, if these bytes are a whole one.
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; SIZE] = bytes.try_into().ok()?;
+        if bytes[..8] != MAGIC || number(bytes, 8) != checksum(bytes) {
+            return None;
+        }
+        let text = |room: std::ops::Range<usize>, length_at: usize| {
+            let length = usize::from(bytes[length_at]).min(room.len());
+            String::from_utf8_lossy(&bytes[room.start..room.start + length]).into_owned()
+        };
+        Some(Self {
+            pid: u32::try_from(number(bytes, 16)).ok()?,
+            started: number(bytes, 24),
+            namespace: number(bytes, 32),
+            boot: number(bytes, 40),
+            command: text(COMMAND, 72),
+            doing: match bytes[64] {
+                0 => Doing::Nothing,
+                1 => Doing::Turn,
+                2 => Doing::Holding,
+                3 => Doing::Blocked,
+                _ => return None,
+            },
+            since_ns: number(bytes, 48),
+            statement: text(STATEMENT, 74),
+            waiting: u16::from_le_bytes([bytes[66], bytes[67]]),
+            waiting_since_ns: number(bytes, 56),
+            wanted: text(WANTED, 76),
+        })
+    }
+}
+
+fn number(bytes: &[u8; SIZE], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(word)
+}
+
+/// Mix every word but the checksum's own. Not against malice: against torn and stray bytes.
+fn checksum(bytes: &[u8; SIZE]) -> u64 {
+    let mut sum = 0x9e37_79b9_7f4a_7c15_u64;
+    for at in (16..SIZE).step_by(8) {
+        sum = (sum ^ number(bytes, at)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        sum ^= sum >> 32;
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page() -> Page {
+        let mut page = Page::new(7, 8, 9, 10, "python app.py");
+        page.turn(Doing::Holding, 11, "INSERT INTO t(x) VALUES (?)");
+        page.wait(3, 12, "DELETE FROM t");
+        page
+    }
+
+    #[test]
+    fn a_record_reads_as_it_was_written() {
+        let record = Record::read(page().seal()).unwrap();
+        assert_eq!(
+            record,
+            Record {
+                pid: 7,
+                started: 8,
+                namespace: 9,
+                boot: 10,
+                command: "python app.py".into(),
+                doing: Doing::Holding,
+                since_ns: 11,
+                statement: "INSERT INTO t(x) VALUES (?)".into(),
+                waiting: 3,
+                waiting_since_ns: 12,
+                wanted: "DELETE FROM t".into(),
+            }
+        );
+    }
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        let long = "é".repeat(1000);
+        let mut page = page();
+        page.turn(Doing::Turn, 1, &format!("x{long}"));
+        let record = Record::read(page.seal()).unwrap();
+        assert_eq!(record.statement, format!("x{}", "é".repeat((STATEMENT.len() - 1) / 2)));
+        // A shorter text after it leaves nothing of the longer one.
+        page.turn(Doing::Turn, 1, "short");
+        assert_eq!(Record::read(page.seal()).unwrap().statement, "short");
+    }
+
+    #[test]
+    fn every_changed_byte_is_noticed() {
+        let good = *page().seal();
+        for at in 0..SIZE {
+            for bit in [1, 0x80] {
+                let mut bad = good;
+                bad[at] ^= bit;
+                assert_eq!(Record::read(&bad), None, "byte {at}");
+            }
+        }
+        assert_eq!(Record::read(&good[..SIZE - 1]), None);
+        assert_eq!(Record::read(&[0; SIZE]), None);
+    }
+
+    #[test]
+    fn a_record_torn_between_two_states_is_noticed() {
+        let mut page = page();
+        let one = *page.seal();
+        page.turn(Doing::Nothing, 99, "UPDATE t SET x = x + 1 WHERE y > 3");
+        let two = *page.seal();
+        for cut in (8..SIZE).step_by(8) {
+            let mut torn = two;
+            torn[cut..].copy_from_slice(&one[cut..]);
+            assert!(torn == one || torn == two || Record::read(&torn).is_none(), "cut at {cut}");
+        }
+    }
+}

@@ -1,0 +1,542 @@
+//! Who of this process is next, and whether the process has the turn between processes: one mutex, no waiting in it.
+
+use super::file::{self, FRONT, LaneFile, QUEUE};
+use super::registry;
+use super::slot::{Doing, Page};
+use crate::holder::process;
+use crate::policy::courtesy::{self, Company};
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar};
+use std::time::{Duration, Instant};
+
+/// How often the lane file is compared with the one the path leads to, and a missing one is looked for again.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+/// A thread that waits: for its turn, or with its turn for the place between processes.
+pub struct Ticket {
+    pub statement: String,
+    pub since: Instant,
+    since_ns: u64,
+    /// Set under the state's mutex, before `wake` is notified.
+    served: AtomicBool,
+    pub wake: Condvar,
+}
+
+impl Ticket {
+    pub fn new(statement: &str) -> Arc<Self> {
+        Arc::new(Self {
+            statement: statement.into(),
+            since: Instant::now(),
+            since_ns: process::monotonic_ns(),
+            served: AtomicBool::new(false),
+            wake: Condvar::new(),
+        })
+    }
+
+    pub fn is_served(&self) -> bool {
+        self.served.load(Ordering::Relaxed)
+    }
+
+    fn serve(&self) {
+        self.served.store(true, Ordering::Relaxed);
+        self.wake.notify_one();
+    }
+}
+
+/// With what right a turn goes to SQLite's lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Right {
+    /// Nobody waits anywhere: no lock of the lane is taken.
+    Fast,
+    /// This process has the lock on the front.
+    Front,
+    /// The one who has the front or the queue is stopped: nobody can give it up.
+    Bypass,
+    /// There is no lane file.
+    Alone,
+}
+
+/// The front lock, held by this process.
+struct Front {
+    since: Instant,
+    /// When the agent gives it up, if nobody used it until then.
+    until: Option<Instant>,
+    /// Whether it is kept so that outsiders find SQLite's lock free: then nobody of this process may use it either.
+    courtesy: bool,
+}
+
+/// What the agent is to do next.
+pub enum Errand {
+    /// Wait in the kernel for the queue, then the front, of this file.
+    Queue(Arc<LaneFile>),
+    /// Sleep until then, or until called.
+    Sleep(Option<Instant>),
+}
+
+/// The lane as this process sees it.
+pub struct State {
+    file: Option<Arc<LaneFile>>,
+    slot: Option<usize>,
+    page: Option<Page>,
+    looked: Option<Instant>,
+    /// The turn that a thread of this process has.
+    turn: Option<Right>,
+    waiters: VecDeque<Arc<Ticket>>,
+    /// A turn that SQLite sent back and that now takes its place between processes.
+    joining: Option<Arc<Ticket>>,
+    front: Option<Front>,
+    /// Whether the agent waits in the kernel. Nobody else touches the two locks then.
+    queueing: bool,
+    /// Whether this process has the queue's lock and the agent has not yet taken it over.
+    in_queue: bool,
+    /// Whether the agent's thread lives.
+    pub agent: bool,
+    /// When the agent wakes by itself.
+    alarm: Option<Instant>,
+    /// The stopped process that last blocked the lane.
+    stopped: Option<u32>,
+    left: Option<Instant>,
+    came_back_after: Option<Duration>,
+    outsider_met: Option<Instant>,
+    dice: u64,
+    pub given: u64,
+}
+
+impl State {
+    pub fn new() -> Self {
+        Self {
+            file: None,
+            slot: None,
+            page: None,
+            looked: None,
+            turn: None,
+            waiters: VecDeque::new(),
+            joining: None,
+            front: None,
+            queueing: false,
+            in_queue: false,
+            agent: false,
+            alarm: None,
+            stopped: None,
+            left: None,
+            came_back_after: None,
+            outsider_met: None,
+            dice: process::monotonic_ns() | 1,
+            given: 0,
+        }
+    }
+
+    /// Take a turn at once, if nobody is before the caller. Where it returns `None` the agent may have something to do.
+    pub fn try_take(&mut self, database: &Path, statement: &str, now: Instant) -> Option<Right> {
+        if self.turn.is_some() || !self.waiters.is_empty() {
+            return None;
+        }
+        self.look_again(database, now);
+        self.came_back_after = self.left.map(|left| now.saturating_duration_since(left));
+        self.turn = Some(self.right(now)?);
+        self.publish_turn(Doing::Turn, statement);
+        self.turn
+    }
+
+    /// Say with what right a turn could begin now, taking the front where that needs no wait.
+    fn right(&mut self, now: Instant) -> Option<Right> {
+        let Some(file) = self.file.clone() else { return Some(Right::Alone) };
+        if let Some(since) = self.front.as_ref().map(|front| front.since) {
+            if self.is_used_up(&file, since, now) {
+                self.end_tenure(&file, now);
+                return None;
+            }
+            let front = self.front.as_mut().filter(|front| !front.courtesy)?;
+            if !State::is_young(since, now) {
+                front.since = now;
+            }
+            front.until = None;
+            return Some(Right::Front);
+        }
+        if self.queueing {
+            return self.is_blocked_by_stopped(&file, self.stopped).then_some(Right::Bypass);
+        }
+        if self.company(now) == Company::Nobody && !self.in_queue && !file.is_contended() {
+            return Some(Right::Fast);
+        }
+        self.try_front(&file, now).then_some(Right::Front)
+    }
+
+    /// Say whether this process, which has had the front since then, must let others have it.
+    fn is_used_up(&self, file: &LaneFile, since: Instant, now: Instant) -> bool {
+        !State::is_young(since, now) && (self.company(now) > Company::Nobody || file.has_queue())
+    }
+
+    /// Give the front up, at once or after a window for outsiders.
+    fn end_tenure(&mut self, file: &LaneFile, now: Instant) {
+        let Some(front) = self.front.as_ref().filter(|front| !front.courtesy) else { return };
+        let window = self.window(now.saturating_duration_since(front.since), now);
+        match &mut self.front {
+            Some(front) if !window.is_zero() => {
+                (front.until, front.courtesy) = (Some(now + window), true);
+                self.given += 1;
+            }
+            _ => self.give_front(file),
+        }
+    }
+
+    /// Take the front if that needs no wait. Where only the queue is free it is taken, for the agent to go on from there.
+    fn try_front(&mut self, file: &LaneFile, now: Instant) -> bool {
+        self.in_queue = self.in_queue || file.try_lock(QUEUE).unwrap_or(false);
+        if !self.in_queue || !file.try_lock(FRONT).unwrap_or(false) {
+            return false;
+        }
+        self.leave_queue(file);
+        self.front = Some(Front { since: now, until: None, courtesy: false });
+        true
+    }
+
+    fn leave_queue(&mut self, file: &LaneFile) {
+        if std::mem::take(&mut self.in_queue) {
+            file.unlock(QUEUE);
+        }
+    }
+
+    /// Stand in the queue of this process.
+    pub fn push(&mut self, ticket: &Arc<Ticket>) {
+        self.waiters.push_back(Arc::clone(ticket));
+        self.publish_wait();
+    }
+
+    /// Leave the queue of this process.
+    pub fn withdraw(&mut self, ticket: &Arc<Ticket>) {
+        self.waiters.retain(|other| !Arc::ptr_eq(other, ticket));
+        if self.joining.as_ref().is_some_and(|other| Arc::ptr_eq(other, ticket)) {
+            self.joining = None;
+        }
+        self.publish_wait();
+    }
+
+    /// Give a turn without a place between processes one, or let the agent wait for it and then serve the ticket.
+    pub fn join(&mut self, ticket: &Arc<Ticket>, now: Instant) -> Option<Right> {
+        let Some(file) = self.file.clone() else { return Some(Right::Alone) };
+        if self.front.is_some() || (!self.queueing && self.try_front(&file, now)) {
+            self.turn = Some(Right::Front);
+            return self.turn;
+        }
+        self.joining = Some(Arc::clone(ticket));
+        None
+    }
+
+    /// Say whether this ticket is next, and only the wait between processes keeps it.
+    fn is_next(&self, ticket: &Arc<Ticket>) -> bool {
+        match &self.joining {
+            Some(joining) => Arc::ptr_eq(joining, ticket),
+            None => self.turn.is_none() && self.waiters.front().is_some_and(|first| Arc::ptr_eq(first, ticket)),
+        }
+    }
+
+    /// Let a ticket past a stopped process that has the queue or the front. True: it has its turn.
+    pub fn bypass(&mut self, ticket: &Arc<Ticket>) -> bool {
+        if !self.is_next(ticket) || !self.queueing {
+            return false;
+        }
+        let Some(file) = self.file.clone() else { return false };
+        let stopped = [QUEUE, FRONT]
+            .into_iter()
+            .filter_map(|byte| file.blocker(byte, 1)?.pid)
+            .find(|pid| process::Stat::of(*pid).is_some_and(process::Stat::is_stopped));
+        self.stopped = stopped;
+        if stopped.is_none() {
+            return false;
+        }
+        self.withdraw(ticket);
+        if self.turn.replace(Right::Bypass).is_none() {
+            self.publish_turn(Doing::Turn, &ticket.statement);
+        }
+        true
+    }
+
+    fn is_blocked_by_stopped(&self, file: &LaneFile, pid: Option<u32>) -> bool {
+        let blocks =
+            |pid| [QUEUE, FRONT].into_iter().any(|byte| file.blocker(byte, 1).is_some_and(|b| b.pid == Some(pid)));
+        pid.is_some_and(|pid| blocks(pid) && process::Stat::of(pid).is_some_and(process::Stat::is_stopped))
+    }
+
+    /// End the turn and let the next have it. True: the agent has something to do.
+    pub fn release(&mut self, database: &Path, now: Instant) -> bool {
+        self.turn = None;
+        self.left = Some(now);
+        self.publish_turn(Doing::Nothing, "");
+        if let (Some(since), Some(file)) = (self.front.as_ref().map(|front| front.since), self.file.clone()) {
+            if self.is_used_up(&file, since, now) {
+                self.end_tenure(&file, now);
+            } else if self.waiters.is_empty() {
+                match (courtesy::linger(self.came_back_after), &mut self.front) {
+                    (Some(linger), Some(front)) if State::is_young(since, now) => {
+                        let until = now + linger;
+                        front.until = Some(until);
+                        return self.alarm.is_none_or(|alarm| alarm > until);
+                    }
+                    _ if file.has_queue() => self.end_tenure(&file, now),
+                    _ => self.give_front(&file),
+                }
+            }
+            if self.front.as_ref().is_some_and(|front| front.courtesy) {
+                return true;
+            }
+        }
+        self.serve_next(database, now)
+    }
+
+    /// Give the turn to the first in the queue of this process, if it can begin. True: the agent has something to do.
+    pub fn serve_next(&mut self, database: &Path, now: Instant) -> bool {
+        if self.turn.is_some() || self.waiters.is_empty() {
+            return false;
+        }
+        self.look_again(database, now);
+        match self.right(now) {
+            Some(right) => self.serve_first(right),
+            None => return true,
+        }
+        false
+    }
+
+    fn serve_first(&mut self, right: Right) {
+        if let Some(ticket) = self.waiters.pop_front() {
+            self.turn = Some(right);
+            self.set_wait();
+            self.publish_turn(Doing::Turn, &ticket.statement);
+            ticket.serve();
+        }
+    }
+
+    fn give_front(&mut self, file: &LaneFile) {
+        file.unlock(FRONT);
+        self.front = None;
+    }
+
+    /// Say what the agent is to do, doing on the way what needs no wait.
+    pub fn errand(&mut self, database: &Path) -> Errand {
+        let errand = self.next_errand(database, Instant::now());
+        self.alarm = match &errand {
+            Errand::Sleep(until) => *until,
+            Errand::Queue(_) => None,
+        };
+        errand
+    }
+
+    fn next_errand(&mut self, database: &Path, now: Instant) -> Errand {
+        let Some(file) = self.file.clone() else {
+            self.serve_joining();
+            self.serve_next(database, now);
+            return Errand::Sleep(None);
+        };
+        if self.front.is_some() && self.turn.is_none() {
+            if let Some(until) = self.front.as_ref().and_then(|front| front.until).filter(|until| *until > now) {
+                return Errand::Sleep(Some(until));
+            }
+            self.time_is_up(&file, database, now);
+            if let Some(until) = self.front.as_ref().and_then(|front| front.until) {
+                return Errand::Sleep(Some(until));
+            }
+        }
+        let wanted = self.joining.is_some() || (self.turn.is_none() && !self.waiters.is_empty());
+        if self.front.is_none() && wanted {
+            (self.queueing, self.in_queue) = (true, false);
+            return Errand::Queue(file);
+        }
+        self.leave_queue(&file);
+        Errand::Sleep(None)
+    }
+
+    /// End what the front was kept for: a window for outsiders, or a thread that did not come back.
+    fn time_is_up(&mut self, file: &LaneFile, database: &Path, now: Instant) {
+        let queue = file.has_queue();
+        match &mut self.front {
+            Some(front) if front.courtesy => {
+                (front.since, front.until, front.courtesy) = (now, None, false);
+                if queue || self.waiters.is_empty() {
+                    self.give_front(file);
+                } else {
+                    self.serve_next(database, now);
+                }
+            }
+            Some(_) if !self.waiters.is_empty() => {
+                self.serve_next(database, now);
+            }
+            Some(_) if queue => self.end_tenure(file, now),
+            _ => self.give_front(file),
+        }
+    }
+
+    /// Take note that the agent came back from the kernel with the front of `file`, or without.
+    pub fn queued(&mut self, file: &Arc<LaneFile>, database: &Path, got: bool) {
+        let now = Instant::now();
+        self.queueing = false;
+        self.stopped = None;
+        let current = self.file.as_ref().is_some_and(|own| Arc::ptr_eq(own, file));
+        if got && current && file.is_intact() {
+            self.front = Some(Front { since: now, until: None, courtesy: false });
+            if self.serve_joining() || self.turn.is_some() {
+                // The turn that joined, or one that went past a stopped process: it has its place from now on.
+                self.turn = self.turn.and(Some(Right::Front));
+            } else if self.waiters.is_empty() {
+                self.give_front(file);
+            } else {
+                self.serve_first(Right::Front);
+            }
+            return;
+        }
+        if got {
+            file.unlock(FRONT);
+        }
+        if current {
+            self.drop_file(now);
+            if got {
+                self.looked = None;
+            }
+            self.look_again(database, now);
+        }
+        self.serve_joining();
+    }
+
+    fn serve_joining(&mut self) -> bool {
+        self.joining.take().inspect(|ticket| ticket.serve()).is_some()
+    }
+
+    /// Say whether a turn that began at `since` has time left, whoever waits.
+    pub fn is_young(since: Instant, now: Instant) -> bool {
+        now.saturating_duration_since(since) < courtesy::QUANTUM
+    }
+
+    /// Say whether somebody waits for a turn that is no longer young.
+    pub fn should_yield(&self) -> bool {
+        let now = Instant::now();
+        if !self.waiters.is_empty() || self.company(now) > Company::Nobody {
+            return true;
+        }
+        match &self.file {
+            None => false,
+            Some(file) if self.front.is_some() => file.has_queue(),
+            Some(file) => file.is_contended(),
+        }
+    }
+
+    /// Take note that SQLite was busy although the lane was ours: somebody outside it writes.
+    pub fn met_outsider(&mut self, now: Instant) {
+        self.outsider_met = Some(now);
+    }
+
+    fn company(&self, now: Instant) -> Company {
+        match self.outsider_met {
+            Some(met) if now.saturating_duration_since(met) < courtesy::MEMORY => Company::Writing,
+            _ => Company::Nobody,
+        }
+    }
+
+    fn window(&mut self, hold: Duration, now: Instant) -> Duration {
+        let dice = (self.dice() >> 11) as f64 / (1_u64 << 53) as f64;
+        courtesy::window(hold, self.company(now), dice)
+    }
+
+    /// Return a number to spread pauses with (xorshift).
+    pub fn dice(&mut self) -> u64 {
+        self.dice ^= self.dice << 13;
+        self.dice ^= self.dice >> 7;
+        self.dice ^= self.dice << 17;
+        self.dice
+    }
+
+    /// Say with what right the turn that was just given goes on.
+    pub fn given_right(&self) -> Right {
+        self.turn.unwrap_or(Right::Alone)
+    }
+
+    /// Say whether a failed attempt left the queue's lock for the agent to go on with or to give up.
+    pub fn needs_agent(&self) -> bool {
+        self.in_queue
+    }
+
+    /// Go on without a lane file, since nobody can wait for its locks.
+    pub fn go_alone(&mut self, database: &Path) {
+        let now = Instant::now();
+        self.drop_file(now);
+        self.serve_joining();
+        self.serve_next(database, now);
+    }
+
+    /// Return the threads of this process that wait.
+    pub fn waiting(&self) -> usize {
+        self.waiters.len()
+    }
+
+    /// Open the lane file, or follow where the path leads by now, unless a lock of ours is in the old one.
+    fn look_again(&mut self, database: &Path, now: Instant) {
+        let due = self.looked.is_none_or(|looked| now.saturating_duration_since(looked) >= LOOK_AGAIN);
+        if !due || self.front.is_some() || self.queueing || self.in_queue {
+            return;
+        }
+        self.looked = Some(now);
+        if let Some(file) = &self.file {
+            if file::identity(&file::path_of(database)) == Some(file.identity()) && file.is_intact() {
+                return;
+            }
+            self.drop_file(now);
+        }
+        self.file = registry::file(database);
+        if let Some(file) = &self.file {
+            self.slot = file.claim_slot();
+            let page = || {
+                let pid = std::process::id();
+                let started = process::Stat::of(pid).map_or(0, |stat| stat.started);
+                let command = process::command(pid).unwrap_or_default();
+                Page::new(pid, started, process::namespace(), process::boot(), &command)
+            };
+            self.page.get_or_insert_with(page);
+        }
+    }
+
+    /// Go without a lane file, until the next look finds one.
+    pub fn drop_file(&mut self, now: Instant) {
+        if let Some(file) = self.file.take() {
+            self.leave_queue(&file);
+            if self.front.take().is_some() {
+                file.unlock(FRONT);
+            }
+            if let Some(slot) = self.slot.take() {
+                file.give_slot(slot);
+            }
+        }
+        self.looked = Some(now);
+    }
+
+    /// Publish what the turn does.
+    pub fn publish_turn(&mut self, doing: Doing, statement: &str) {
+        if let (Some(file), Some(slot), Some(page)) = (&self.file, self.slot, &mut self.page) {
+            page.turn(doing, process::monotonic_ns(), statement);
+            file.write_slot(slot, page);
+        }
+    }
+
+    /// Publish what the turn does, with the statement it has.
+    pub fn publish_doing(&mut self, doing: Doing) {
+        if let (Some(file), Some(slot), Some(page)) = (&self.file, self.slot, &mut self.page) {
+            page.doing(doing);
+            file.write_slot(slot, page);
+        }
+    }
+
+    fn set_wait(&mut self) {
+        if let Some(page) = &mut self.page {
+            match self.waiters.front() {
+                Some(first) => page.wait(self.waiters.len(), first.since_ns, &first.statement),
+                None => page.wait(0, 0, ""),
+            }
+        }
+    }
+
+    fn publish_wait(&mut self) {
+        self.set_wait();
+        if let (Some(file), Some(slot), Some(page)) = (&self.file, self.slot, &mut self.page) {
+            file.write_slot(slot, page);
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! Decisions that are pure: data in, decision out.
+
+pub mod courtesy;
