@@ -74,13 +74,24 @@ pub fn beside(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
+/// How often the kernel's list is read before a lock that is not in it counts as free: a list longer than a page is
+/// read in pieces, and a lock between two pieces is missed when others come and go meanwhile.
+const READINGS: usize = 3;
+
 /// Say who holds the write lock of the database at `path`, given the lane's records of it. Reads `/proc/locks`: some
 /// 50 us.
 pub fn of_write_lock(path: &Path, records: &[Record]) -> Holder {
-    let (Ok(shared), Ok(main)) = (locks::on_file(&beside(path, "-shm")), locks::on_file(path)) else {
-        return Holder::Unknown;
-    };
-    match write_lock(&shared, &main) {
+    let mut owner = None;
+    for _ in 0..READINGS {
+        let (Ok(shared), Ok(main)) = (locks::on_file(&beside(path, "-shm")), locks::on_file(path)) else {
+            return Holder::Unknown;
+        };
+        owner = write_lock(&shared, &main);
+        if owner.is_some() {
+            break;
+        }
+    }
+    match owner {
         Some(Owner::Process(pid)) => of_pid(pid, records.iter().find(|record| is_here(record) && record.pid == pid)),
         Some(Owner::Description) => of_record(records).map_or(Holder::Unknown, |record| {
             if is_here(record) {

@@ -234,21 +234,20 @@ impl Turn {
     fn wait_outside(&mut self, begun: Instant, patience: &Patience<'_>) -> Result<(), GaveUp> {
         let dice = {
             let mut state = lock(&self.lane.state);
-            state.publish_doing(Doing::Blocked);
-            match self.right {
-                Right::Front => state.met_outsider(begun),
-                Right::Fast => {
-                    let ticket = Ticket::new("");
-                    match state.join(&ticket, begun) {
-                        Some(_) => {}
-                        None => {
-                            self.lane.call_agent(&mut state);
-                            drop(state);
-                            return self.lane.await_service(&ticket, patience).map(drop);
-                        }
-                    }
+            let ticket = Ticket::new("");
+            let joins = match self.right {
+                Right::Fast => state.join(&ticket, begun).is_none(),
+                Right::Front => {
+                    state.met_outsider(begun);
+                    false
                 }
-                Right::Bypass | Right::Alone => {}
+                Right::Bypass | Right::Alone => false,
+            };
+            state.publish_doing(Doing::Blocked);
+            if joins {
+                self.lane.call_agent(&mut state);
+                drop(state);
+                return self.lane.await_service(&ticket, patience).map(drop);
             }
             state.dice()
         };

@@ -49,10 +49,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Return the lane of the database at `path`, made by `make` where this process has none yet.
 pub fn lane(path: &Path, make: impl FnOnce() -> Lane) -> Arc<Lane> {
-    let Ok(meta) = std::fs::metadata(path) else { return Arc::new(make()) };
+    let identify = |path: &Path| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+    let Some(identity) = identify(path) else { return Arc::new(make()) };
     let mut lanes = lock(&registry().lanes);
-    let identity = (meta.dev(), meta.ino());
-    if let Some(lane) = lanes.get(&identity).and_then(Weak::upgrade) {
+    // A file that was deleted may have left its number to this one, and its lane behind.
+    let known = lanes.get(&identity).and_then(Weak::upgrade).filter(|lane| identify(&lane.path) == Some(identity));
+    if let Some(lane) = known {
         return lane;
     }
     lanes.retain(|_, lane| lane.strong_count() > 0);
