@@ -1,8 +1,66 @@
-"""One shared SQLite file, many writers, and no write that dies of contention."""
+"""One shared SQLite file, many writers, and no write that dies of contention.
+
+>>> import writelane
+>>> db = writelane.open("app.db")
+>>> db.execute("CREATE TABLE IF NOT EXISTS t(x)")
+>>> db.execute("INSERT INTO t(x) VALUES (?)", (1,)).waited
+"""
 
 from __future__ import annotations
 
-from writelane._native import sqlite_version
+import writelane.exit  # noqa: F401  (registers what is done at the interpreter's exit)
+from writelane._native import Result, Transaction, sqlite_version
+from writelane.database import Batch, Database, open
+from writelane.errors import (
+    Closed,
+    CommitUncertain,
+    DatabaseError,
+    DataError,
+    Error,
+    ForkError,
+    IntegrityError,
+    InterfaceError,
+    InternalError,
+    NotSupportedError,
+    OperationalError,
+    OwnedElsewhere,
+    Poisoned,
+    ProgrammingError,
+    QueueFull,
+    UnsafeFilesystem,
+    Warning,
+    WriteTimeout,
+)
+from writelane.futures import WriteFuture
 from writelane.substitution import install
+from writelane.telemetry import Telemetry
 
-__all__ = ["install", "sqlite_version"]
+__all__ = [
+    "Batch",
+    "Closed",
+    "CommitUncertain",
+    "DataError",
+    "Database",
+    "DatabaseError",
+    "Error",
+    "ForkError",
+    "IntegrityError",
+    "InterfaceError",
+    "InternalError",
+    "NotSupportedError",
+    "OperationalError",
+    "OwnedElsewhere",
+    "Poisoned",
+    "ProgrammingError",
+    "QueueFull",
+    "Result",
+    "Telemetry",
+    "Transaction",
+    "UnsafeFilesystem",
+    "Warning",
+    "WriteFuture",
+    "WriteTimeout",
+    "install",
+    "open",
+    "sqlite_version",
+]

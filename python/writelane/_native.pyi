@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, final
@@ -237,3 +237,202 @@ class Row:
     def __len__(self) -> int: ...
     def keys(self) -> list[str]:
         """Return the names of the columns."""
+
+# writelane.Database
+
+_Parameters = Sequence[Any] | Mapping[str, Any] | None
+
+@final
+class Result:
+    """The result of one statement."""
+
+    @property
+    def rows(self) -> list[tuple[Any, ...]]:
+        """The rows, each a tuple; read to the end before the call returned."""
+    @property
+    def rowcount(self) -> int:
+        """Rows inserted, updated or deleted; -1 for a statement that is none of these."""
+    @property
+    def lastrowid(self) -> int | None:
+        """The rowid of the last insert of this statement; None if it inserted nothing."""
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns of `rows`."""
+    @property
+    def waited(self) -> dict[str, float]:
+        """Where the time went, in seconds: a mapping with `queue`, `lock`, `run` and `commit`."""
+    @property
+    def retries(self) -> int:
+        """How often the lock was busy, or the transaction was run again."""
+    @property
+    def group(self) -> int:
+        """How many jobs shared the transaction; 0 for a read."""
+    @property
+    def holder(self) -> dict[str, Any] | None:
+        """Who held the lock that this call waited for: a mapping with `pid`, `command`, `statement`, `seconds` and
+        `stopped`; None if it did not wait, or it cannot be told.
+        """
+
+@final
+class Ticket:
+    """The claim on the answer of one submitted job."""
+
+    @property
+    def state(self) -> str:
+        """`"queued"`, `"running"`, `"answered"` or `"cancelled"`."""
+    def cancel(self) -> bool:
+        """Cancel the job if it has not started; True if it will never run."""
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait up to `timeout` seconds (None: without end) and return whether the job is answered or cancelled."""
+    def result(self) -> Any:
+        """Return the result of an answered job, or raise its error."""
+    def notify(self, completions: Completions, token: int) -> None:
+        """Have `completions` told, under the number `token`, when the job is answered or cancelled."""
+
+@final
+class Completions:
+    """A file descriptor that becomes readable when jobs are answered, and the numbers of those jobs."""
+
+    def __new__(cls) -> Self: ...
+    def fileno(self) -> int:
+        """Return the descriptor, for `select` and its kin."""
+    def wake(self) -> None:
+        """Make the descriptor readable though nothing was answered."""
+    def drain(self) -> list[int]:
+        """Return the numbers of the jobs answered since the last call."""
+
+@final
+class Transaction:
+    """An open write transaction: it holds the lane and the lock until it is committed or rolled back."""
+
+    @property
+    def active(self) -> bool:
+        """Whether the transaction is open."""
+    def execute(self, sql: str, parameters: _Parameters = None, /) -> Result:
+        """Run one statement inside the transaction and return its result. Reads see the transaction's own writes."""
+    def executemany(self, sql: str, rows: Iterable[_Parameters], /) -> Result:
+        """Run one statement for every row of parameters, all or none, and return its result."""
+    def commit(self) -> None:
+        """Commit and give the lane up. Raises why it was not committed; then it is rolled back."""
+    def rollback(self) -> None:
+        """Roll back and give the lane up. Harmless when the transaction has ended."""
+
+@disjoint_base
+class Database:
+    """One open database: the native base of `writelane.Database`."""
+
+    def __new__(
+        cls,
+        path: _StrPath,
+        *,
+        durability: str = "normal",
+        deadline: float | None = ...,
+        queue_size: int = 1024,
+        queue_bytes: int = ...,
+        journal: str = "auto",
+        access: str = "shared",
+        readonly: bool = False,
+        readers: int = 8,
+        trust_filesystem: bool = False,
+    ) -> Self: ...
+    @property
+    def path(self) -> Path:
+        """The path the database was opened under."""
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+    def execute(
+        self, sql: str, parameters: _Parameters = None, /, *, durable: bool = False, deadline: float | None = ...
+    ) -> Result:
+        """Run one statement and return its `Result`.
+
+        A read goes to a reader, never behind a writer. A write goes to the writer and is committed, as durably as the
+        database was opened, when this returns; with `durable=True` it is synced to disk. Blocks, without the GIL, up
+        to `deadline` seconds (default: that of the database; None: without end; zero or less: runs only if nothing is
+        in its way).
+
+        Raises the standard library's exceptions: `IntegrityError` and its kin for what SQLite refuses, `WriteTimeout`,
+        `QueueFull`, `CommitUncertain`, `Closed`, `ForkError`, `ProgrammingError`.
+        """
+    def executemany(
+        self, sql: str, rows: Iterable[_Parameters], /, *, durable: bool = False, deadline: float | None = ...
+    ) -> Result:
+        """Run one statement for every row of parameters, as one atomic job, and return its `Result`.
+
+        Blocks and raises as `execute`; an error names the row (from 0) in `position`.
+        """
+    def run_batch(
+        self,
+        calls: Iterable[tuple[str, _Parameters]],
+        /,
+        *,
+        durable: bool = False,
+        deadline: float | None = ...,
+    ) -> list[Result]:
+        """Run several statements as one atomic job and return the list of their results.
+
+        Blocks and raises as `execute`; an error names the call (from 0) in `position`.
+        """
+    def queue_one(
+        self,
+        sql: str,
+        parameters: _Parameters = None,
+        /,
+        *,
+        durable: bool = False,
+        wait: bool = True,
+        deadline: float | None = ...,
+    ) -> Ticket:
+        """Queue one statement and return the claim on its answer. `wait`: wait for room in a full queue."""
+    def queue_many(
+        self,
+        sql: str,
+        rows: Iterable[_Parameters],
+        /,
+        *,
+        durable: bool = False,
+        wait: bool = True,
+        deadline: float | None = ...,
+    ) -> Ticket:
+        """Queue one statement for many rows of parameters, as one atomic job."""
+    def queue_batch(
+        self,
+        calls: Iterable[tuple[str, _Parameters]],
+        /,
+        *,
+        durable: bool = False,
+        wait: bool = True,
+        deadline: float | None = ...,
+    ) -> Ticket:
+        """Queue several statements as one atomic job."""
+    def offer(self, sql: str, parameters: _Parameters = None, /, *, coalesce: str | None = None) -> bool:
+        """Queue best-effort work and return whether it is queued.
+
+        Never waits and never raises for contention, a full queue or what SQLite will say of it. Newer offers push out
+        older ones when their share of the queue is full; `coalesce` replaces an offer of the same key that has not
+        run. Drops are counted in the telemetry.
+        """
+    def begin(self, label: str, /, *, durable: bool = False, deadline: float | None = ...) -> Transaction:
+        """Begin an interactive transaction, in turn; `label` is what others are told holds the lock."""
+    def flush(self, *, deadline: float | None = ...) -> None:
+        """Wait until everything queued before, offered work too, is answered."""
+    def run_checkpoint(self, mode: str = "passive", *, deadline: float | None = ...) -> tuple[int, int, int]:
+        """Copy the log into the database, in turn; return (busy, pages in the log, pages copied)."""
+    def close(self) -> None:
+        """Do what is queued and let the file go; the writer stops with the file's last database.
+
+        Closing twice is no error.
+        """
+    def snapshot(self) -> dict[str, Any]:
+        """Return the telemetry as nested dictionaries."""
+    def reset_telemetry(self) -> None:
+        """Start the counts of the telemetry again from nothing."""
+
+def close_all(seconds: float) -> None:
+    """Stop every writer of this process, doing what is queued within `seconds`. For the exit of the interpreter."""
+
+def begin_exit() -> None:
+    """From now on no other thread comes back to the interpreter; those on their way are waited for."""
+
+def cancel_exit() -> None:
+    """Undo `begin_exit` in a child that was forked during the exit of its parent."""

@@ -2,10 +2,16 @@
 
 Those of the standard library's ``sqlite3`` are re-exported, not copied, so ``except sqlite3.IntegrityError`` in
 untouched code goes on working; our own derive from them.
+
+Exceptions raised by a :class:`writelane.Database` carry, beside ``sqlite_errorcode`` and ``sqlite_errorname``:
+``waited`` (a mapping of ``queue``, ``lock``, ``run`` and ``commit`` to seconds), ``retries``, ``holder`` (who held the
+lock, a mapping with ``pid``, ``command``, ``statement``, ``seconds`` and ``stopped``, or ``None``), ``statement`` (the
+SQL text, without parameters) and ``position`` (which call of a batch or row of many, from 0).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from sqlite3 import (
     DatabaseError,
     DataError,
@@ -20,6 +26,8 @@ from sqlite3 import (
 )
 
 __all__ = [
+    "Closed",
+    "CommitUncertain",
     "DataError",
     "DatabaseError",
     "Error",
@@ -29,21 +37,46 @@ __all__ = [
     "InternalError",
     "NotSupportedError",
     "OperationalError",
+    "OwnedElsewhere",
+    "Poisoned",
     "ProgrammingError",
+    "QueueFull",
+    "UnsafeFilesystem",
     "Warning",
     "WriteTimeout",
 ]
 
 
 class WriteTimeout(OperationalError, TimeoutError):
-    """The write lock did not come free in time; nothing of the statement was done.
+    """The deadline passed before the write ran; nothing of it is in the database."""
 
-    `waited` is in seconds; `holder` says who held the lock (`pid`, `command`, `statement`, `seconds`), or is None.
-    """
+    waited: Mapping[str, float]
+    holder: Mapping[str, object] | None
 
-    waited: float = 0.0
-    holder: dict[str, object] | None = None
+
+class QueueFull(OperationalError):
+    """The write queue stayed full until the deadline; nothing was queued."""
+
+
+class CommitUncertain(OperationalError):
+    """COMMIT failed so that the write is not visible now, but may reappear after a crash of the machine."""
+
+
+class Closed(ProgrammingError):
+    """The database object was closed."""
 
 
 class ForkError(ProgrammingError):
-    """An object was inherited through a fork; the child must make its own."""
+    """The object was made by the parent of this process; open the database again after a fork."""
+
+
+class Poisoned(InternalError):
+    """The writer thread died; a write under way may or may not be committed."""
+
+
+class UnsafeFilesystem(OperationalError):
+    """The file lies where SQLite's locks or its shared memory cannot be trusted."""
+
+
+class OwnedElsewhere(OperationalError):
+    """Another process owns the file exclusively."""

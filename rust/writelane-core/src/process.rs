@@ -1,6 +1,6 @@
 //! This process: which one it is, also after a fork.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 static WATCH: ForkOnce = ForkOnce::new();
@@ -93,4 +93,45 @@ impl ForkOnce {
 pub fn thread_ident() -> u64 {
     // SAFETY: no arguments, no state.
     unsafe { libc::pthread_self() as u64 }
+}
+
+/// A value that a forked child makes anew, so that it never meets a lock that a thread of its parent held.
+pub struct PerProcess<T> {
+    current: AtomicPtr<(u64, T)>,
+}
+
+impl<T: Default + Send + Sync + 'static> PerProcess<T> {
+    /// Make an empty one.
+    pub const fn new() -> Self {
+        Self { current: AtomicPtr::new(std::ptr::null_mut()) }
+    }
+
+    /// Return this process's value. The parent's, in a child, is leaked: it may be locked for ever.
+    pub fn get(&self) -> &'static T {
+        let generation = generation();
+        let mut current = self.current.load(Ordering::Acquire);
+        loop {
+            // SAFETY: what was stored came from `Box::leak` and is never freed.
+            if let Some((made, value)) = unsafe { current.as_ref() }
+                && *made == generation
+            {
+                return value;
+            }
+            let fresh: *mut (u64, T) = Box::leak(Box::new((generation, T::default())));
+            match self.current.compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => current = fresh,
+                Err(winner) => {
+                    // SAFETY: `fresh` lost the race, so nobody else knows it.
+                    drop(unsafe { Box::from_raw(fresh) });
+                    current = winner;
+                }
+            }
+        }
+    }
+}
+
+impl<T: Default + Send + Sync + 'static> Default for PerProcess<T> {
+    fn default() -> Self {
+        Self::new()
+    }
 }

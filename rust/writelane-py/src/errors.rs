@@ -3,8 +3,8 @@
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyType};
-use std::cell::RefCell;
 use writelane_core::connection::Error;
+use writelane_core::job::Waited;
 use writelane_core::lane::Holder;
 use writelane_core::sqlite::{SqliteError, code_name, ffi};
 
@@ -39,22 +39,6 @@ pub fn class_name(code: i32) -> &'static str {
     }
 }
 
-thread_local! {
-    static SIGNAL: RefCell<Option<PyErr>> = const { RefCell::new(None) };
-}
-
-/// Run the interpreter's signal handlers; `true` where one raised, which [`from_core`] then raises.
-///
-/// For a thread that is detached and about to go on waiting.
-pub fn signalled() -> bool {
-    let raised = Python::try_attach(|py| py.check_signals().err()).flatten();
-    let signalled = raised.is_some();
-    if signalled {
-        SIGNAL.with(|signal| *signal.borrow_mut() = raised);
-    }
-    signalled
-}
-
 /// Make an exception of the class of `writelane.errors` with this name.
 pub fn new(py: Python<'_>, name: &str, message: &str) -> PyErr {
     match class(py, name) {
@@ -79,14 +63,15 @@ pub fn from_core(py: Python<'_>, error: &Error) -> PyErr {
         Error::TimedOut { error: said, waited, holder } => {
             let raised = coded("WriteTimeout", said.code);
             let set = (|| {
-                raised.value(py).setattr("waited", waited.as_secs_f64())?;
+                let phases = Waited { lock: *waited, ..Waited::default() };
+                raised.value(py).setattr("waited", self::waited(py, &phases)?)?;
                 raised.value(py).setattr("holder", self::holder(py, holder)?)
             })();
             set.err().unwrap_or(raised)
         }
-        Error::Signalled => SIGNAL
-            .with(|signal| signal.borrow_mut().take())
-            .unwrap_or_else(|| pyo3::exceptions::PyKeyboardInterrupt::new_err(())),
+        Error::Signalled => {
+            crate::interpreter::raised().unwrap_or_else(|| pyo3::exceptions::PyKeyboardInterrupt::new_err(()))
+        }
         Error::Interrupted => coded("OperationalError", ffi::SQLITE_INTERRUPT),
         Error::StaleSnapshot(said) => coded("OperationalError", said.code),
         Error::TransactionLost(_) => coded("OperationalError", ffi::SQLITE_ABORT_ROLLBACK),
@@ -99,8 +84,18 @@ pub fn from_core(py: Python<'_>, error: &Error) -> PyErr {
     }
 }
 
+/// Make the mapping of phases to seconds.
+pub fn waited<'py>(py: Python<'py>, waited: &Waited) -> PyResult<Bound<'py, PyDict>> {
+    let mapping = PyDict::new(py);
+    mapping.set_item("queue", waited.queue.as_secs_f64())?;
+    mapping.set_item("lock", waited.lock.as_secs_f64())?;
+    mapping.set_item("run", waited.run.as_secs_f64())?;
+    mapping.set_item("commit", waited.commit.as_secs_f64())?;
+    Ok(mapping)
+}
+
 /// Describe who holds a lock as a mapping, or `None`.
-fn holder<'py>(py: Python<'py>, holder: &Holder) -> PyResult<Option<Bound<'py, PyDict>>> {
+pub fn holder<'py>(py: Python<'py>, holder: &Holder) -> PyResult<Option<Bound<'py, PyDict>>> {
     let Holder::Process { pid, command, statement, held, stopped } = holder else { return Ok(None) };
     let described = PyDict::new(py);
     described.set_item("pid", pid)?;

@@ -1,8 +1,10 @@
 //! The Python face of the core: signature, detach, convert, map the error. No logic.
 
+mod database;
 mod dbapi;
 mod errors;
 mod filesystem;
+mod interpreter;
 
 use pyo3::prelude::*;
 
@@ -11,7 +13,10 @@ use pyo3::prelude::*;
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("sqlite_version", writelane_core::sqlite::version())?;
     dbapi::register(module)?;
+    database::register(module)?;
     filesystem::register(module)?;
+    module.add_function(wrap_pyfunction!(interpreter::begin_exit, module)?)?;
+    module.add_function(wrap_pyfunction!(interpreter::cancel_exit, module)?)?;
     // Nobody imports `*` from here, and the stub would have to repeat every name.
     module.delattr("__all__")
 }

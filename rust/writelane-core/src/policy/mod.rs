@@ -1,3 +1,8 @@
-//! Decisions that are pure: data in, decision out.
+//! Decisions, without a clock, a lock or a file: data in, decision out.
 
+pub mod backoff;
+pub mod checkpoint;
 pub mod courtesy;
+pub mod deadline;
+pub mod group;
+pub mod retry;

@@ -4,10 +4,12 @@ use super::codes::{code_name, primary};
 use rusqlite::ffi;
 use std::ffi::{CStr, CString};
 use std::fmt;
+use std::os::raw::{c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// What SQLite said: its extended result code and its message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +78,7 @@ pub struct Handle {
     db: *mut ffi::sqlite3,
     alive: Arc<Mutex<bool>>,
     generation: u64,
+    log_pages: OnceLock<Arc<AtomicI32>>,
 }
 
 // SAFETY: a sqlite3 object built with SQLITE_THREADSAFE=1 is not bound to a thread; that only one thread uses
@@ -130,7 +133,12 @@ impl Handle {
         }
         // SAFETY: `db` is open and ours.
         unsafe { ffi::sqlite3_extended_result_codes(db, 1) };
-        Ok(Arc::new(Self { db, alive: Arc::new(Mutex::new(true)), generation: crate::process::generation() }))
+        Ok(Arc::new(Self {
+            db,
+            alive: Arc::new(Mutex::new(true)),
+            generation: crate::process::generation(),
+            log_pages: OnceLock::new(),
+        }))
     }
 
     /// Return the C pointer, for the few calls this type does not wrap.
@@ -272,6 +280,15 @@ impl Handle {
         (result, log, copied)
     }
 
+    /// Have the number of pages in the log stored in `pages` after every commit; turns automatic checkpoints off.
+    ///
+    /// The first call counts. Source: <https://www.sqlite.org/c3ref/wal_hook.html>.
+    pub fn watch_log(&self, pages: Arc<AtomicI32>) {
+        let pages = self.log_pages.get_or_init(|| pages);
+        // SAFETY: the atomic lives as long as the handle, which keeps it.
+        unsafe { ffi::sqlite3_wal_hook(self.db, Some(note_log_pages), Arc::as_ptr(pages).cast_mut().cast()) };
+    }
+
     /// Say whether the database file was renamed, deleted or replaced since it was opened.
     ///
     /// What is written after that is in a file that nobody finds. Temporary and in-memory databases never move.
@@ -325,6 +342,20 @@ impl Drop for Handle {
         // SAFETY: the handle is open and this is its last owner: every statement holds its handle alive, so none is left.
         unsafe { ffi::sqlite3_close(self.db) };
     }
+}
+
+unsafe extern "C" fn note_log_pages(
+    pages: *mut c_void,
+    _db: *mut ffi::sqlite3,
+    schema: *const c_char,
+    count: c_int,
+) -> c_int {
+    // SAFETY: SQLite passes the schema's NUL-terminated name.
+    if unsafe { CStr::from_ptr(schema) } == c"main" {
+        // SAFETY: set by `watch_log`; the handle keeps the atomic alive.
+        unsafe { &*pages.cast::<AtomicI32>() }.store(count, Ordering::Relaxed);
+    }
+    ffi::SQLITE_OK
 }
 
 /// Interrupts a handle from another thread, and knows when the handle is gone.

@@ -308,7 +308,7 @@ impl Connection {
             timeout: self::timeout(timeout),
             begin_immediate,
             cached_statements: usize::try_from(cached_statements).unwrap_or(0),
-            signalled: errors::signalled,
+            signalled: crate::interpreter::signalled,
         };
         let mut flags = ffi::SQLITE_OPEN_READWRITE
             | ffi::SQLITE_OPEN_CREATE

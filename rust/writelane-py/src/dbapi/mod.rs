@@ -1,12 +1,12 @@
 //! The native classes of `writelane.dbapi`.
 
-mod adapt;
+pub mod adapt;
 mod connection;
 mod constants;
 mod convert;
 mod cursor;
 mod row;
-mod tuple;
+pub mod tuple;
 
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicU8, Ordering};

@@ -1,0 +1,70 @@
+"""A snapshot of what the writer has measured."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+__all__ = ["Telemetry"]
+
+
+class Telemetry:
+    """What was measured until now; it does not change when more is.
+
+    Times are in seconds. Parameter values are never kept.
+    """
+
+    def __init__(self, snapshot: dict[str, Any]) -> None:
+        self._snapshot = snapshot
+        self._statements: list[dict[str, Any]] = snapshot["statements"]
+        self._queue: dict[str, Any] = snapshot["queue"]
+        self._groups: dict[str, Any] = snapshot["groups"]
+        self._lane: dict[str, Any] = snapshot["lane"]
+        self._checkpoints: dict[str, Any] = snapshot["checkpoints"]
+        self._readers: dict[str, Any] = snapshot["readers"]
+        self._sqlite: dict[str, Any] = snapshot["sqlite"]
+
+    @property
+    def statements(self) -> list[dict[str, Any]]:
+        """By SQL text, the one that waited longest first: ``sql``, ``count``, ``errors`` by code name, ``retries``,
+        ``queue_wait``, ``lock_wait``, ``run``, ``commit`` (each ``{count, sum, max, p50, p90, p99, p999}``) and
+        ``held_by`` (a list of ``{pid, command, statement, seconds}``)."""
+        return copy.deepcopy(self._statements)
+
+    @property
+    def queue(self) -> dict[str, Any]:
+        """``depth``, ``high_water``, ``capacity``, ``refused``, ``dropped`` and more."""
+        return copy.deepcopy(self._queue)
+
+    @property
+    def groups(self) -> dict[str, Any]:
+        """``count`` (transactions), ``jobs``, ``hold``, ``reruns``."""
+        return copy.deepcopy(self._groups)
+
+    @property
+    def lane(self) -> dict[str, Any]:
+        """Turns between processes."""
+        return copy.deepcopy(self._lane)
+
+    @property
+    def checkpoints(self) -> dict[str, Any]:
+        """``count``, ``errors``, and of the last one ``log`` and ``checkpointed`` (pages) and ``seconds``."""
+        return copy.deepcopy(self._checkpoints)
+
+    @property
+    def readers(self) -> dict[str, Any]:
+        """``open`` connections and those ``reading`` now."""
+        return copy.deepcopy(self._readers)
+
+    @property
+    def sqlite(self) -> dict[str, Any]:
+        """``version`` of the SQLite in use."""
+        return copy.deepcopy(self._sqlite)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it as plain dictionaries, lists, strings and numbers."""
+        return copy.deepcopy(self._snapshot)
+
+    def __repr__(self) -> str:
+        jobs, transactions = self._groups.get("jobs", 0), self._groups.get("count", 0)
+        return f"<writelane.Telemetry {jobs} jobs in {transactions} transactions>"

@@ -1,0 +1,494 @@
+//! The face of one open file: what Python's `Database` is a thin cover of.
+
+mod open;
+
+pub use open::{Access, Journal, Options, close_all};
+
+use crate::error::{Error, Phase};
+use crate::job::{Account, Call, Durability, Effect, Failure, Job, Outcome, Parameters, Waited, Work};
+use crate::kind::{Judge, Kind};
+use crate::lane::Lane;
+use crate::ownership::Ownership;
+use crate::policy::{checkpoint, deadline};
+use crate::process;
+use crate::queue::{Class, Pushed};
+use crate::readers::Readers;
+use crate::sync::Arc as TicketArc;
+use crate::ticket::{State, Ticket};
+use crate::wait::{GaveUp, Patience};
+use crate::writer::lease::{Desk, Lease};
+use crate::writer::{Driven, Shared, Writer, answer_one};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// The answer to a job that is still to come.
+pub type Pending = TicketArc<Ticket<crate::job::Answer>>;
+
+/// What a file has in this process, shared by everybody who opened it.
+struct File {
+    path: PathBuf,
+    judge: Judge,
+    readers: Option<Readers>,
+    writer: Option<Writer>,
+    ownership: Option<Arc<Ownership>>,
+    generation: u64,
+    users: AtomicUsize,
+    released: AtomicBool,
+}
+
+/// One `open` of a file. Clones of the file's writer are shared; the options are its own.
+pub struct Database {
+    file: Arc<File>,
+    options: Options,
+    closed: AtomicBool,
+}
+
+/// What one call may say.
+#[derive(Clone, Copy, Debug)]
+pub struct CallOptions {
+    /// How long it may wait; `None` as the database was opened.
+    pub deadline: Option<Option<Duration>>,
+    /// Whether it must be synced to disk before it is answered.
+    pub durable: bool,
+}
+
+/// How a call is given up: asked at least every 50 ms with no lock held.
+pub type Interrupted<'a> = &'a (dyn Fn() -> bool + 'a);
+
+/// After an interrupt, how long to wait for the writer to say whether the job had started.
+const LAST_WORD: Duration = Duration::from_millis(80);
+
+impl Database {
+    /// Return the file's path as it was opened.
+    pub fn path(&self) -> &Path {
+        &self.file.path
+    }
+
+    /// Return the options it was opened with.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Say whether it was closed.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        if self.file.generation != process::generation() {
+            return Err(Error::Forked);
+        }
+        if self.is_closed() {
+            return Err(Error::Closed);
+        }
+        match &self.file.writer {
+            Some(writer) => writer.shared().check(),
+            None => Ok(()),
+        }
+    }
+
+    fn shared(&self) -> Result<&Arc<Shared>, Error> {
+        self.check()?;
+        match &self.file.writer {
+            Some(writer) => Ok(writer.shared()),
+            None => Err(Error::Sqlite(crate::sqlite::SqliteError {
+                code: crate::sqlite::ffi::SQLITE_READONLY,
+                message: "attempt to write a readonly database: it was opened with readonly=True".into(),
+                offset: None,
+            })),
+        }
+    }
+
+    /// Return what the writer shares, for telemetry. `None` for a database opened to read.
+    pub fn writer(&self) -> Option<&Arc<Shared>> {
+        self.file.writer.as_ref().map(Writer::shared)
+    }
+
+    /// Return the lane of the file.
+    pub fn lane(&self) -> Option<&Arc<Lane>> {
+        self.writer().and_then(|shared| shared.lane())
+    }
+
+    /// Return (open readers, those that are reading now).
+    pub fn reader_counts(&self) -> (usize, usize) {
+        self.file.readers.as_ref().map_or((0, 0), Readers::counts)
+    }
+
+    fn wait(&self, options: &CallOptions) -> Option<Duration> {
+        options.deadline.unwrap_or(self.options.deadline)
+    }
+
+    fn durability(&self, options: &CallOptions) -> Durability {
+        if options.durable { self.options.durability.max(Durability::Full) } else { self.options.durability }
+    }
+
+    /// Run one statement: a read on a reader, a write on the writer. A write is committed when this returns.
+    ///
+    /// # Errors
+    /// With the waits so far.
+    pub fn execute(
+        &self,
+        sql: &str,
+        parameters: Parameters,
+        options: &CallOptions,
+        interrupted: Interrupted<'_>,
+    ) -> Result<Outcome, Box<Failure>> {
+        let called = Instant::now();
+        self.check().map_err(|error| Box::new(error.into()))?;
+        let (kind, sql) = self.file.judge.judge(sql);
+        let call = Call { sql, parameters };
+        if kind == Kind::Read
+            && let Some(readers) = &self.file.readers
+        {
+            let patience = Patience { until: deadline::until(called, self.wait(options)), interrupted };
+            let (effect, account) = readers.read(&call, &patience)?;
+            return Ok(Outcome { effects: vec![effect], account });
+        }
+        match self.work(kind, call)? {
+            Some(work) => self.run(work, options, called, interrupted),
+            None => {
+                Ok(Outcome { effects: vec![Effect { rowcount: -1, ..Effect::default() }], account: Account::default() })
+            }
+        }
+    }
+
+    /// Make the work of one call. `None`: the text is empty.
+    fn work(&self, kind: Kind, call: Call) -> Result<Option<Work>, Box<Failure>> {
+        let refuse = |text: Arc<str>, call: &Call| {
+            let statement = Some(Arc::clone(&call.sql));
+            Box::new(Failure { statement, ..Failure::from(Error::Usage(text)) })
+        };
+        match kind {
+            Kind::Read | Kind::Write => Ok(Some(Work::One(call))),
+            Kind::Alone => Ok(Some(Work::Alone(call))),
+            Kind::Setting => {
+                if let Some(readers) = &self.file.readers {
+                    readers.add_setting(Arc::clone(&call.sql));
+                }
+                Ok(Some(Work::Alone(call)))
+            }
+            Kind::Empty => Ok(None),
+            Kind::Several => Err(refuse("You can only execute one statement at a time.".into(), &call)),
+            Kind::Forbidden(text) => Err(refuse(text, &call)),
+        }
+    }
+
+    /// Return the shared text of a statement that may be a step of a batch or a row of many.
+    ///
+    /// # Errors
+    /// The statement cannot run inside a transaction with others.
+    fn step(&self, sql: &str) -> Result<Arc<str>, Box<Failure>> {
+        let (kind, sql) = self.file.judge.judge(sql);
+        let text: Arc<str> = match kind {
+            Kind::Read | Kind::Write => return Ok(sql),
+            Kind::Alone | Kind::Setting => {
+                "this statement must run outside any transaction: give it to db.execute() by itself".into()
+            }
+            Kind::Empty => "the statement is empty".into(),
+            Kind::Several => "You can only execute one statement at a time.".into(),
+            Kind::Forbidden(text) => text,
+        };
+        Err(Box::new(Failure { statement: Some(sql), ..Failure::from(Error::Usage(text)) }))
+    }
+
+    /// Make the work of one statement for many rows.
+    ///
+    /// # Errors
+    /// The statement cannot be a job.
+    pub fn many(&self, sql: &str, rows: Vec<Parameters>) -> Result<Work, Box<Failure>> {
+        Ok(Work::Many { sql: self.step(sql)?, rows })
+    }
+
+    /// Make the work of several statements, all or none.
+    ///
+    /// # Errors
+    /// A statement cannot be a step; which one is said.
+    pub fn batch(&self, calls: Vec<(String, Parameters)>) -> Result<Work, Box<Failure>> {
+        let mut steps = Vec::with_capacity(calls.len());
+        for (position, (sql, parameters)) in calls.into_iter().enumerate() {
+            let sql = self.step(&sql).map_err(|mut failure| {
+                failure.position = Some(position);
+                failure
+            })?;
+            steps.push(Call { sql, parameters });
+        }
+        Ok(Work::Batch(steps))
+    }
+
+    /// Make the work of one statement, to be submitted. A statement that only reads is run by the writer, in turn.
+    ///
+    /// # Errors
+    /// The statement cannot be a job.
+    pub fn one(&self, sql: &str, parameters: Parameters) -> Result<Work, Box<Failure>> {
+        self.check().map_err(|error| Box::new(error.into()))?;
+        let (kind, sql) = self.file.judge.judge(sql);
+        Ok(self.work(kind, Call { sql, parameters })?.unwrap_or_else(|| Work::Batch(Vec::new())))
+    }
+
+    /// Run work and wait for its answer.
+    ///
+    /// # Errors
+    /// With the waits so far.
+    pub fn run(
+        &self,
+        work: Work,
+        options: &CallOptions,
+        called: Instant,
+        interrupted: Interrupted<'_>,
+    ) -> Result<Outcome, Box<Failure>> {
+        let shared = self.shared().map_err(|error| Box::new(error.into()))?;
+        let wait = self.wait(options);
+        let until = deadline::until(called, wait);
+        let at_once = wait == Some(Duration::ZERO);
+        let job = Box::new(Job::new(work, self.durability(options), until, called));
+        let job = match shared.drive(job, at_once) {
+            Driven::Answered(answer) => return answer,
+            Driven::NotNow(job) => job,
+        };
+        let label = Arc::clone(job.work.label());
+        if at_once {
+            return Err(self.timeout(shared, Phase::Queue, called, label));
+        }
+        let ticket = TicketArc::clone(&job.ticket);
+        shared.submit(job).map_err(|error| Box::new(error.into()))?;
+        self.await_answer(shared, &ticket, until, called, label, interrupted)
+    }
+
+    fn await_answer(
+        &self,
+        shared: &Arc<Shared>,
+        ticket: &Pending,
+        until: Option<Instant>,
+        called: Instant,
+        label: Arc<str>,
+        interrupted: Interrupted<'_>,
+    ) -> Result<Outcome, Box<Failure>> {
+        let answered = match ticket.wait(&Patience { until, interrupted }) {
+            Ok(()) => true,
+            Err(gave_up) => {
+                let was_parked = ticket.state() == State::Parked;
+                if shared.queue().cancel(ticket).is_some() {
+                    return Err(match gave_up {
+                        GaveUp::Interrupted => Box::new(Error::Interrupted.into()),
+                        GaveUp::TimedOut if was_parked => self.queue_full(shared, called, label),
+                        GaveUp::TimedOut => self.timeout(shared, Phase::Queue, called, label),
+                    });
+                }
+                match gave_up {
+                    // It runs: its true result is given. If it waits for the lock the writer answers it in time.
+                    GaveUp::TimedOut => self.await_running(ticket, None, interrupted),
+                    GaveUp::Interrupted => {
+                        ticket.ask_to_cancel();
+                        let never = || false;
+                        self.await_running(ticket, Some(Instant::now() + LAST_WORD), &never);
+                        false
+                    }
+                }
+            }
+        };
+        if !answered {
+            return Err(Box::new(Error::Interrupted.into()));
+        }
+        ticket.take().unwrap_or_else(|| Err(Box::new(Error::Cancelled.into())))
+    }
+
+    fn await_running(&self, ticket: &Pending, until: Option<Instant>, interrupted: Interrupted<'_>) -> bool {
+        match ticket.wait(&Patience { until, interrupted }) {
+            Ok(()) => true,
+            Err(_) => {
+                ticket.ask_to_cancel();
+                false
+            }
+        }
+    }
+
+    fn timeout(&self, shared: &Shared, phase: Phase, called: Instant, label: Arc<str>) -> Box<Failure> {
+        let after = called.elapsed();
+        let holder = shared.lock_holder();
+        let error = Error::Timeout { phase, after, holder: holder.clone() };
+        self.failure(shared, error, after, holder, label)
+    }
+
+    fn queue_full(&self, shared: &Shared, called: Instant, label: Arc<str>) -> Box<Failure> {
+        let bounds = shared.queue().bounds();
+        let after = called.elapsed();
+        let error = Error::QueueFull { after, jobs_max: bounds.jobs_max, bytes_max: bounds.bytes_max };
+        self.failure(shared, error, after, None, label)
+    }
+
+    fn failure(
+        &self,
+        shared: &Shared,
+        error: Error,
+        after: Duration,
+        holder: Option<crate::lane::Holder>,
+        label: Arc<str>,
+    ) -> Box<Failure> {
+        let account = Account { waited: Waited { queue: after, ..Waited::default() }, holder, ..Account::default() };
+        shared.telemetry().record_one(&label, &account, Some(&error));
+        Box::new(Failure { error, statement: Some(label), position: None, account })
+    }
+
+    /// Queue work and return the claim on its answer. Waits for room in a full queue, up to the deadline.
+    ///
+    /// # Errors
+    /// The queue stayed full, or the wait was interrupted; the work is not queued then.
+    pub fn submit(
+        &self,
+        work: Work,
+        options: &CallOptions,
+        interrupted: Interrupted<'_>,
+    ) -> Result<Pending, Box<Failure>> {
+        let (shared, ticket, until, called, label, parked) = self.enqueue(work, options)?;
+        if parked
+            && let Err(gave_up) = ticket.wait_admitted(&Patience { until, interrupted })
+            && shared.queue().cancel(&ticket).is_some()
+        {
+            return Err(match gave_up {
+                GaveUp::Interrupted => Box::new(Error::Interrupted.into()),
+                GaveUp::TimedOut => self.queue_full(shared, called, label),
+            });
+        }
+        Ok(ticket)
+    }
+
+    /// Queue work without waiting for room: a job that finds the queue full stands in line for it, and is answered
+    /// with the error of a full queue if it gets none before its deadline.
+    ///
+    /// # Errors
+    /// The database is closed.
+    pub fn enqueue_at_once(&self, work: Work, options: &CallOptions) -> Result<Pending, Box<Failure>> {
+        self.enqueue(work, options).map(|(_, ticket, ..)| ticket)
+    }
+
+    #[allow(clippy::type_complexity)]
+    fn enqueue(
+        &self,
+        work: Work,
+        options: &CallOptions,
+    ) -> Result<(&Arc<Shared>, Pending, Option<Instant>, Instant, Arc<str>, bool), Box<Failure>> {
+        let called = Instant::now();
+        let shared = self.shared().map_err(|error| Box::new(error.into()))?;
+        let until = deadline::until(called, self.wait(options));
+        let job = Box::new(Job::new(work, self.durability(options), until, called));
+        let (ticket, label) = (TicketArc::clone(&job.ticket), Arc::clone(job.work.label()));
+        let parked = matches!(shared.submit(job).map_err(|error| Box::new(error.into()))?, Pushed::Parked);
+        Ok((shared, ticket, until, called, label, parked))
+    }
+
+    /// Cancel a job that has not started. True: it will never run.
+    pub fn cancel(&self, ticket: &Pending) -> bool {
+        self.writer().is_some_and(|shared| shared.queue().cancel(ticket).is_some())
+    }
+
+    /// Queue best-effort work: true if it is queued. It may be pushed out by newer offers, and is counted then.
+    ///
+    /// # Errors
+    /// The database is closed or the statement cannot be a job; contention and a full queue are no errors.
+    pub fn offer(&self, work: Work, coalesce: Option<&str>) -> Result<bool, Box<Failure>> {
+        let shared = self.shared().map_err(|error| Box::new(error.into()))?;
+        let job = Job::new(work, self.options.durability, None, Instant::now()).offered(coalesce.map(Into::into));
+        match shared.submit(Box::new(job)).map_err(|error| Box::new(error.into()))? {
+            Pushed::Queued | Pushed::Parked => Ok(true),
+            Pushed::Full(_) | Pushed::Closed(_) => Ok(false),
+            displaced @ Pushed::Displaced(_) => {
+                answer_displaced(displaced);
+                Ok(true)
+            }
+        }
+    }
+
+    /// Begin an interactive transaction, in turn: the lane and the lock are held until the lease ends.
+    ///
+    /// # Errors
+    /// With the waits so far.
+    pub fn transaction(
+        &self,
+        label: &str,
+        options: &CallOptions,
+        interrupted: Interrupted<'_>,
+    ) -> Result<Box<Lease>, Box<Failure>> {
+        let desk = Desk::new(label.into());
+        let result = self.run(Work::Lend(Arc::clone(&desk)), options, Instant::now(), interrupted);
+        match (result, desk.take()) {
+            (Ok(_), Some(lease)) => Ok(lease),
+            (Ok(_), None) => Err(Box::new(Error::Closed.into())),
+            (Err(failure), lease) => {
+                drop(lease);
+                desk.abandon();
+                Err(failure)
+            }
+        }
+    }
+
+    /// Wait until everything queued before, offered work too, is answered.
+    ///
+    /// # Errors
+    /// The deadline passed or the wait was interrupted.
+    pub fn flush(&self, options: &CallOptions, interrupted: Interrupted<'_>) -> Result<(), Box<Failure>> {
+        let shared = self.shared().map_err(|error| Box::new(error.into()))?;
+        if shared.is_idle() {
+            return Ok(());
+        }
+        let called = Instant::now();
+        let until = deadline::until(called, self.wait(options));
+        let required = Box::new(Job::new(Work::Batch(Vec::new()), Durability::Off, until, called));
+        let offered = Box::new(Job::new(Work::Batch(Vec::new()), Durability::Off, until, called).offered(None));
+        debug_assert_eq!(offered.class, Class::Offered);
+        for barrier in [required, offered] {
+            let ticket = TicketArc::clone(&barrier.ticket);
+            answer_displaced(shared.submit(barrier).map_err(|error| Box::new(error.into()))?);
+            self.await_answer(shared, &ticket, until, called, "flush".into(), interrupted)?;
+        }
+        Ok(())
+    }
+
+    /// Run a checkpoint in turn and return (busy, pages in the log, pages copied).
+    ///
+    /// # Errors
+    /// I/O errors, the deadline. A reader in the way is no error but the first number.
+    pub fn checkpoint(
+        &self,
+        mode: checkpoint::Mode,
+        options: &CallOptions,
+        interrupted: Interrupted<'_>,
+    ) -> Result<(i64, i64, i64), Box<Failure>> {
+        let outcome = self.run(Work::Checkpoint(mode), options, Instant::now(), interrupted)?;
+        let number =
+            |index: usize| match outcome.effects.first().and_then(|e| e.rows.first()).and_then(|r| r.get(index)) {
+                Some(crate::sqlite::Value::Integer(number)) => *number,
+                _ => -1,
+            };
+        Ok((number(0), number(1), number(2)))
+    }
+
+    /// Do what is queued and let the file go; the writer stops with its last database.
+    ///
+    /// Work that is not done `within` that time is refused. Closing twice is no error.
+    pub fn close(&self, within: Option<Duration>) {
+        if self.closed.swap(true, Ordering::AcqRel) || self.file.generation != process::generation() {
+            return;
+        }
+        open::release(&self.file, within);
+    }
+}
+
+impl Drop for Database {
+    /// Let the file go without waiting: what is queued is still done.
+    fn drop(&mut self) {
+        if !self.closed.swap(true, Ordering::AcqRel) && self.file.generation == process::generation() {
+            open::release_soon(&self.file);
+        }
+    }
+}
+
+/// Tell those who wait for offered work that it was pushed out by newer work.
+fn answer_displaced(pushed: Pushed<Box<Job>>) {
+    if let Pushed::Displaced(old) = pushed {
+        for job in old {
+            answer_one(&job, Err(Box::new(Error::Cancelled.into())));
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! A job: plain data, so that it can be queued, measured and run again.
+
+use crate::error::Error;
+use crate::lane::Holder;
+use crate::queue::{Class, Item};
+use crate::sqlite::Value;
+use crate::sync::Arc;
+use crate::ticket::Ticket;
+use crate::writer::lease::Desk;
+use std::time::{Duration, Instant};
+
+/// How far a commit has come when its caller is answered; maps to `PRAGMA synchronous`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Durability {
+    /// Nothing is synced: a crash of the machine may corrupt the file. `synchronous=OFF`.
+    Off,
+    /// Survives a crash of the process; a crash of the machine may lose the last commits, never corrupt.
+    /// `synchronous=NORMAL`.
+    Normal,
+    /// On the disk before the answer. `synchronous=FULL`.
+    Full,
+    /// As `Full`, and in rollback-journal mode the folder too. `synchronous=EXTRA`.
+    Extra,
+}
+
+/// The parameters of one run of a statement.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Parameters {
+    /// By position, for `?` and `?N`.
+    Positional(Box<[Value]>),
+    /// By name, for `:name`, `@name` and `$name`; names without the prefix.
+    Named(Box<[(Box<str>, Value)]>),
+}
+
+impl Parameters {
+    /// No parameters.
+    pub fn none() -> Self {
+        Parameters::Positional(Box::new([]))
+    }
+
+    fn heap_bytes(&self) -> usize {
+        const VALUE: usize = size_of::<Value>();
+        match self {
+            Parameters::Positional(values) => values.iter().map(|value| VALUE + value.heap_bytes()).sum(),
+            Parameters::Named(values) => {
+                values.iter().map(|(name, value)| VALUE + 16 + name.len() + value.heap_bytes()).sum()
+            }
+        }
+    }
+}
+
+/// One statement with its parameters.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Call {
+    /// The SQL text.
+    pub sql: std::sync::Arc<str>,
+    /// Its parameters.
+    pub parameters: Parameters,
+}
+
+/// What a job does.
+pub enum Work {
+    /// One statement.
+    One(Call),
+    /// One statement for many rows of parameters, all or none.
+    Many {
+        /// The SQL text.
+        sql: std::sync::Arc<str>,
+        /// The rows.
+        rows: Vec<Parameters>,
+    },
+    /// Several statements, all or none.
+    Batch(Vec<Call>),
+    /// One statement that must run outside any transaction: VACUUM, a PRAGMA of the connection.
+    Alone(Call),
+    /// A checkpoint.
+    Checkpoint(crate::policy::checkpoint::Mode),
+    /// Lend the engine, inside a transaction, to the caller.
+    Lend(std::sync::Arc<Desk>),
+}
+
+impl Work {
+    /// Return the text that telemetry knows this work by.
+    pub fn label(&self) -> &std::sync::Arc<str> {
+        static EMPTY: std::sync::OnceLock<std::sync::Arc<str>> = std::sync::OnceLock::new();
+        static CHECKPOINT: std::sync::OnceLock<std::sync::Arc<str>> = std::sync::OnceLock::new();
+        match self {
+            Work::One(call) | Work::Alone(call) => &call.sql,
+            Work::Many { sql, .. } => sql,
+            Work::Checkpoint(_) => CHECKPOINT.get_or_init(|| "PRAGMA wal_checkpoint".into()),
+            Work::Lend(desk) => &desk.label,
+            Work::Batch(calls) => calls.first().map_or_else(|| EMPTY.get_or_init(|| "".into()), |call| &call.sql),
+        }
+    }
+
+    fn heap_bytes(&self) -> usize {
+        // The text is shared by the calls that repeat it and is not counted.
+        match self {
+            Work::One(call) | Work::Alone(call) => call.parameters.heap_bytes(),
+            Work::Checkpoint(_) | Work::Lend(_) => 0,
+            Work::Many { rows, .. } => rows.iter().map(|row| size_of::<Parameters>() + row.heap_bytes()).sum(),
+            Work::Batch(calls) => calls.iter().map(|call| size_of::<Call>() + call.parameters.heap_bytes()).sum(),
+        }
+    }
+}
+
+/// Where the time of a job went, summing to its latency.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waited {
+    /// In the queue, behind other jobs and beside the neighbours of its group.
+    pub queue: Duration,
+    /// For the turn between processes and for SQLite's write lock.
+    pub lock: Duration,
+    /// Its own statements.
+    pub run: Duration,
+    /// From its last statement until its transaction was committed.
+    pub commit: Duration,
+}
+
+impl Waited {
+    /// Return the sum.
+    pub fn total(&self) -> Duration {
+        self.queue + self.lock + self.run + self.commit
+    }
+}
+
+/// What one statement gave.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Effect {
+    /// Names of the result columns, empty for a statement that returns none.
+    pub columns: Vec<Box<[u8]>>,
+    /// The rows, read to the end.
+    pub rows: Vec<Box<[Value]>>,
+    /// Rows inserted, updated or deleted; -1 where the statement is none of these.
+    pub rowcount: i64,
+    /// The rowid of the last insert of this statement, if it inserted.
+    pub lastrowid: Option<i64>,
+}
+
+/// How a job fared beside its result.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Account {
+    /// Where its time went.
+    pub waited: Waited,
+    /// How often SQLite said BUSY, or the transaction was run again.
+    pub retries: u32,
+    /// Jobs in its transaction; 0 where it had none.
+    pub group: u32,
+    /// Who held the lock that it waited for, where it waited noticeably and it can be told.
+    pub holder: Option<Holder>,
+}
+
+/// What a successful job gave: the effect of each of its statements (one for [`Work::Many`]).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// The effects, in order.
+    pub effects: Vec<Effect>,
+    /// How it fared.
+    pub account: Account,
+}
+
+/// Why a job failed, and how it fared.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Failure {
+    /// The error.
+    pub error: Error,
+    /// The statement it is about.
+    pub statement: Option<std::sync::Arc<str>>,
+    /// Which call of a batch (from 0) or row of many failed, where there is more than one.
+    pub position: Option<usize>,
+    /// How it fared.
+    pub account: Account,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Failure { error, statement: None, position: None, account: Account::default() }
+    }
+}
+
+/// The answer to a job.
+pub type Answer = Result<Outcome, Box<Failure>>;
+
+/// A job in the queue.
+pub struct Job {
+    /// What it does.
+    pub work: Work,
+    /// Its class.
+    pub class: Class,
+    /// What replaces it, among offered work.
+    pub coalesce: Option<Box<str>>,
+    /// When it is too late to start.
+    pub until: Option<Instant>,
+    /// How durable its commit is.
+    pub durability: Durability,
+    /// When the call was made.
+    pub called: Instant,
+    /// The claim on its answer.
+    pub ticket: Arc<Ticket<Answer>>,
+    bytes: usize,
+}
+
+impl Job {
+    /// Make a required job.
+    pub fn new(work: Work, durability: Durability, until: Option<Instant>, called: Instant) -> Self {
+        let bytes = size_of::<Job>() + work.heap_bytes();
+        Self {
+            work,
+            class: Class::Required,
+            coalesce: None,
+            until,
+            durability,
+            called,
+            ticket: Ticket::new(None),
+            bytes,
+        }
+    }
+
+    /// Make it offered work, which a later job of the same key replaces.
+    pub fn offered(mut self, coalesce: Option<Box<str>>) -> Self {
+        self.class = Class::Offered;
+        self.coalesce = coalesce;
+        self
+    }
+
+    /// Say whether it is too late to start.
+    pub fn is_late(&self, now: Instant) -> bool {
+        self.until.is_some_and(|until| until <= now)
+    }
+}
+
+impl Item for Box<Job> {
+    type Answer = Answer;
+
+    fn ticket(&self) -> &Arc<Ticket<Answer>> {
+        &self.ticket
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn class(&self) -> Class {
+        self.class
+    }
+
+    fn coalesce_key(&self) -> Option<&str> {
+        self.coalesce.as_deref()
+    }
+}

@@ -1,0 +1,400 @@
+//! The bounded queue between the callers and the writer.
+//!
+//! First come, first served within a class; required work before offered work. A job that finds the queue full is
+//! parked in line outside it, so that callers who wait for room keep their order too; how long they wait is theirs
+//! to say (they cancel their ticket). Offered work never waits: it pushes out older offered work, or is refused.
+
+use crate::sync::{Arc, Condvar, Mutex, MutexGuard, lock, wait_timeout};
+use crate::ticket::{State as TicketState, Ticket};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Whether the caller must know that it was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// It must be written or its caller told that it was not.
+    Required,
+    /// It may be dropped, and is counted then.
+    Offered,
+}
+
+/// What the queue must know of what it holds.
+pub trait Item {
+    /// The answer its caller gets.
+    type Answer;
+    /// The claim on that answer.
+    fn ticket(&self) -> &Arc<Ticket<Self::Answer>>;
+    /// The memory it keeps, in bytes.
+    fn bytes(&self) -> usize;
+    /// Its class.
+    fn class(&self) -> Class;
+    /// An offered item with the same key replaces it in the queue.
+    fn coalesce_key(&self) -> Option<&str> {
+        None
+    }
+}
+
+/// The bounds of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// The most jobs of each class.
+    pub jobs_max: usize,
+    /// The most bytes of each class. A single larger job is let in when its class is empty.
+    pub bytes_max: usize,
+}
+
+/// What became of a job that was pushed.
+#[derive(Debug)]
+pub enum Pushed<T> {
+    /// It is in the queue.
+    Queued,
+    /// It is in line for a place in the queue.
+    Parked,
+    /// Offered work that took the place of older offered work, which is given back.
+    Displaced(Vec<T>),
+    /// Offered work that does not fit: given back.
+    Full(T),
+    /// The queue takes no more work: given back.
+    Closed(T),
+}
+
+/// Why the writer woke.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wake {
+    /// There is work.
+    Work,
+    /// The time was up.
+    TimedOut,
+    /// The queue is closed and empty.
+    Finished,
+    /// Somebody asked for attention ([`Queue::nudge`]).
+    Nudged,
+}
+
+/// Counts since the queue was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueStats {
+    /// Jobs in the queue now, of both classes.
+    pub depth: usize,
+    /// Bytes in the queue now.
+    pub bytes: usize,
+    /// Jobs in line for a place now.
+    pub parked: usize,
+    /// The most jobs there ever were.
+    pub high_water: usize,
+    /// Offered jobs refused at the door.
+    pub refused: u64,
+    /// Offered jobs pushed out by newer ones.
+    pub displaced: u64,
+    /// Offered jobs replaced by a newer one of the same key.
+    pub coalesced: u64,
+}
+
+struct Shelf<T> {
+    items: VecDeque<T>,
+    bytes: usize,
+}
+
+impl<T: Item> Shelf<T> {
+    fn new() -> Self {
+        Self { items: VecDeque::new(), bytes: 0 }
+    }
+
+    fn has_room(&self, bounds: &Bounds, bytes: usize) -> bool {
+        self.items.is_empty()
+            || (self.items.len() < bounds.jobs_max && self.bytes.saturating_add(bytes) <= bounds.bytes_max)
+    }
+
+    fn put(&mut self, item: T) {
+        item.ticket().admit();
+        self.bytes += item.bytes();
+        self.items.push_back(item);
+    }
+
+    fn take(&mut self) -> Option<T> {
+        let item = self.items.pop_front()?;
+        self.bytes -= item.bytes();
+        Some(item)
+    }
+
+    fn remove(&mut self, ticket: &Arc<Ticket<T::Answer>>) -> Option<T> {
+        let place = self.items.iter().position(|item| Arc::ptr_eq(item.ticket(), ticket))?;
+        let item = self.items.remove(place)?;
+        self.bytes -= item.bytes();
+        Some(item)
+    }
+}
+
+struct State<T> {
+    required: Shelf<T>,
+    offered: Shelf<T>,
+    parked: VecDeque<T>,
+    closed: bool,
+    asleep: bool,
+    nudged: bool,
+    high_water: usize,
+    refused: u64,
+    displaced: u64,
+    coalesced: u64,
+}
+
+/// The queue.
+pub struct Queue<T> {
+    state: Mutex<State<T>>,
+    arrived: Condvar,
+    bounds: Bounds,
+}
+
+impl<T: Item> Queue<T> {
+    /// Make an empty queue.
+    pub fn new(bounds: Bounds) -> Self {
+        Self {
+            state: Mutex::new(State {
+                required: Shelf::new(),
+                offered: Shelf::new(),
+                parked: VecDeque::new(),
+                closed: false,
+                asleep: false,
+                nudged: false,
+                high_water: 0,
+                refused: 0,
+                displaced: 0,
+                coalesced: 0,
+            }),
+            arrived: Condvar::new(),
+            bounds,
+        }
+    }
+
+    /// Return the bounds.
+    pub fn bounds(&self) -> Bounds {
+        self.bounds
+    }
+
+    /// Put a job in the queue, or in line for it.
+    pub fn push(&self, item: T) -> Pushed<T> {
+        let mut state = lock(&self.state);
+        if state.closed {
+            return Pushed::Closed(item);
+        }
+        let pushed = match item.class() {
+            Class::Offered => self.push_offered(&mut state, item),
+            Class::Required if state.parked.is_empty() && state.required.has_room(&self.bounds, item.bytes()) => {
+                state.required.put(item);
+                Pushed::Queued
+            }
+            Class::Required => {
+                state.parked.push_back(item);
+                Pushed::Parked
+            }
+        };
+        state.high_water = state.high_water.max(state.required.items.len() + state.offered.items.len());
+        if state.asleep {
+            self.arrived.notify_all();
+        }
+        pushed
+    }
+
+    fn push_offered(&self, state: &mut State<T>, item: T) -> Pushed<T> {
+        if item.bytes() > self.bounds.bytes_max {
+            state.refused += 1;
+            return Pushed::Full(item);
+        }
+        let mut displaced = Vec::new();
+        if let Some(key) = item.coalesce_key()
+            && let Some(place) = state.offered.items.iter().position(|other| other.coalesce_key() == Some(key))
+            && let Some(old) = state.offered.items.remove(place)
+        {
+            state.offered.bytes -= old.bytes();
+            state.coalesced += 1;
+            displaced.push(old);
+        }
+        while !state.offered.has_room(&self.bounds, item.bytes()) {
+            let Some(old) = state.offered.take() else { break };
+            state.displaced += 1;
+            displaced.push(old);
+        }
+        state.offered.put(item);
+        if displaced.is_empty() { Pushed::Queued } else { Pushed::Displaced(displaced) }
+    }
+
+    fn admit_parked(&self, state: &mut State<T>) {
+        while let Some(first) = state.parked.front() {
+            if !state.required.has_room(&self.bounds, first.bytes()) {
+                return;
+            }
+            let Some(item) = state.parked.pop_front() else { return };
+            state.required.put(item);
+            if let Some(item) = state.required.items.back() {
+                item.ticket().wake();
+            }
+        }
+    }
+
+    /// Cancel a job that has not started, and give it back. `None`: it runs or is answered.
+    pub fn cancel(&self, ticket: &Arc<Ticket<T::Answer>>) -> Option<T> {
+        let mut state = lock(&self.state);
+        let item = match ticket.state() {
+            TicketState::Parked => {
+                let place = state.parked.iter().position(|item| Arc::ptr_eq(item.ticket(), ticket))?;
+                state.parked.remove(place)
+            }
+            TicketState::Queued => state.required.remove(ticket).or_else(|| state.offered.remove(ticket)),
+            TicketState::Running | TicketState::Answered | TicketState::Cancelled => None,
+        };
+        self.admit_parked(&mut state);
+        drop(state);
+        // Out of the queue, nobody else can start it.
+        item.inspect(|item| {
+            item.ticket().cancel();
+        })
+    }
+
+    /// Take the next job if `wanted` says yes to it, told whether required work waits.
+    pub fn take_if(&self, wanted: impl FnOnce(&T, bool) -> bool) -> Option<T> {
+        let mut state = lock(&self.state);
+        let required_waits = !state.required.items.is_empty();
+        let shelf = if required_waits { &mut state.required } else { &mut state.offered };
+        let next = shelf.items.front()?;
+        if !wanted(next, required_waits) {
+            return None;
+        }
+        let item = shelf.take()?;
+        item.ticket().start();
+        self.admit_parked(&mut state);
+        Some(item)
+    }
+
+    /// Look at the next job.
+    pub fn peek<R>(&self, look: impl FnOnce(&T) -> R) -> Option<R> {
+        let state = lock(&self.state);
+        state.required.items.front().or_else(|| state.offered.items.front()).map(look)
+    }
+
+    /// Take out every waiting job that `expired` says yes to, parked ones too, each with whether it had a place.
+    /// They count as started: the caller answers them.
+    pub fn take_expired(&self, mut expired: impl FnMut(&T) -> bool) -> Vec<(T, bool)> {
+        let mut state = lock(&self.state);
+        let mut taken = Vec::new();
+        let state = &mut *state;
+        for (items, queued) in
+            [(&mut state.required.items, true), (&mut state.offered.items, true), (&mut state.parked, false)]
+        {
+            if items.iter().any(&mut expired) {
+                for item in std::mem::take(items) {
+                    if expired(&item) {
+                        taken.push((item, queued));
+                    } else {
+                        items.push_back(item);
+                    }
+                }
+            }
+        }
+        for (item, queued) in &taken {
+            if *queued {
+                match item.class() {
+                    Class::Required => state.required.bytes -= item.bytes(),
+                    Class::Offered => state.offered.bytes -= item.bytes(),
+                }
+            }
+            item.ticket().admit();
+            item.ticket().start();
+        }
+        self.admit_parked(state);
+        taken
+    }
+
+    /// Wait for work. `None` waits until there is some.
+    pub fn wait(&self, time: Option<Duration>) -> Wake {
+        let mut state = lock(&self.state);
+        let mut timed_out = false;
+        loop {
+            if !state.required.items.is_empty() || !state.offered.items.is_empty() {
+                return Wake::Work;
+            }
+            if state.closed {
+                return Wake::Finished;
+            }
+            if std::mem::take(&mut state.nudged) {
+                return Wake::Nudged;
+            }
+            if timed_out {
+                return Wake::TimedOut;
+            }
+            state.asleep = true;
+            state = match time {
+                Some(time) => {
+                    timed_out = true;
+                    wait_timeout(&self.arrived, state, time)
+                }
+                None => wait(&self.arrived, state),
+            };
+            state.asleep = false;
+        }
+    }
+
+    /// Wait for more jobs to arrive until there are `jobs` of them or the time is up.
+    pub fn linger(&self, jobs: usize, time: Duration) {
+        let mut state = lock(&self.state);
+        let until = std::time::Instant::now() + time;
+        loop {
+            let waiting = state.required.items.len();
+            let left = until.saturating_duration_since(std::time::Instant::now());
+            if waiting >= jobs || left.is_zero() || state.closed {
+                return;
+            }
+            state.asleep = true;
+            state = wait_timeout(&self.arrived, state, left);
+            state.asleep = false;
+        }
+    }
+
+    /// Wake the writer though there is no work.
+    pub fn nudge(&self) {
+        let mut state = lock(&self.state);
+        state.nudged = true;
+        self.arrived.notify_all();
+    }
+
+    /// Say whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        let state = lock(&self.state);
+        state.required.items.is_empty() && state.offered.items.is_empty() && state.parked.is_empty()
+    }
+
+    /// Return how many required jobs wait.
+    pub fn required(&self) -> usize {
+        lock(&self.state).required.items.len()
+    }
+
+    /// Take no more work; what is there will still be done.
+    pub fn close(&self) {
+        let mut state = lock(&self.state);
+        state.closed = true;
+        self.arrived.notify_all();
+    }
+
+    /// Take no more work, and give back all that waits, started, to be answered.
+    pub fn close_and_drain(&self) -> Vec<T> {
+        self.close();
+        self.take_expired(|_| true).into_iter().map(|(item, _)| item).collect()
+    }
+
+    /// Return the counts.
+    pub fn stats(&self) -> QueueStats {
+        let state = lock(&self.state);
+        QueueStats {
+            depth: state.required.items.len() + state.offered.items.len(),
+            bytes: state.required.bytes + state.offered.bytes,
+            parked: state.parked.len(),
+            high_water: state.high_water,
+            refused: state.refused,
+            displaced: state.displaced,
+            coalesced: state.coalesced,
+        }
+    }
+}
+
+fn wait<'a, T>(condition: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+    condition.wait(guard).unwrap_or_else(std::sync::PoisonError::into_inner)
+}

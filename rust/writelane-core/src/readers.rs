@@ -1,0 +1,202 @@
+//! Pooled read-only connections: a read never stands behind a writer.
+
+use crate::error::{Error, Phase};
+use crate::job::{Account, Call, Effect, Failure, Waited};
+use crate::policy::{backoff, retry};
+use crate::sqlite::{Handle, OpenFlags, SqliteError, StatementCache, Step};
+use crate::wait::{GaveUp, Patience};
+use crate::writer::engine::{bind, random_bits};
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Instant;
+
+/// Prepared statements kept by each reader.
+const STATEMENTS_MAX: usize = 64;
+
+struct Reader {
+    cache: StatementCache,
+    handle: Arc<Handle>,
+    /// How many of the pool's settings it has.
+    settings: usize,
+}
+
+struct Pool {
+    idle: Vec<Reader>,
+    open: usize,
+    reading: usize,
+    settings: Vec<Arc<str>>,
+    closed: bool,
+}
+
+/// The readers of one file.
+pub struct Readers {
+    path: PathBuf,
+    readers_max: usize,
+    pool: Mutex<Pool>,
+    freed: Condvar,
+}
+
+impl Readers {
+    /// Make an empty pool of at most `readers_max` connections, opened as they are needed.
+    pub fn new(path: PathBuf, readers_max: usize) -> Self {
+        let pool = Pool { idle: Vec::new(), open: 0, reading: 0, settings: Vec::new(), closed: false };
+        Self { path, readers_max: readers_max.max(1), pool: Mutex::new(pool), freed: Condvar::new() }
+    }
+
+    /// Have every reader run this PRAGMA before its next read.
+    pub fn add_setting(&self, sql: Arc<str>) {
+        self.lock().settings.push(sql);
+    }
+
+    /// Return (open connections, those that are reading now).
+    pub fn counts(&self) -> (usize, usize) {
+        let pool = self.lock();
+        (pool.open, pool.reading)
+    }
+
+    /// Close the idle connections, and those in use when they come back.
+    pub fn close(&self) {
+        let mut pool = self.lock();
+        pool.closed = true;
+        pool.open -= pool.idle.len();
+        let idle = std::mem::take(&mut pool.idle);
+        self.freed.notify_all();
+        drop(pool);
+        drop(idle);
+    }
+
+    /// Run a statement that only reads, to its end.
+    ///
+    /// Waits for a free reader, and for locks that keep readers out (recovery of the log, the last close of another
+    /// process, a commit in rollback-journal mode).
+    ///
+    /// # Errors
+    /// What SQLite says, or that the patience ended.
+    pub fn read(&self, call: &Call, patience: &Patience<'_>) -> Result<(Effect, Account), Box<Failure>> {
+        let called = Instant::now();
+        let failed = |error: Error, account: Account| {
+            Box::new(Failure { error, statement: Some(Arc::clone(&call.sql)), position: None, account })
+        };
+        let mut reader = self.take(patience, called).map_err(|error| failed(error, Account::default()))?;
+        let taken = Instant::now();
+        let mut retries = 0;
+        let result = loop {
+            let started = Instant::now();
+            let result = run(&mut reader, call);
+            let Err(Error::Sqlite(error)) = &result else { break result.map(|effect| (effect, started)) };
+            if retry::remedy(error.code, retry::Point::Read) == retry::Remedy::Report {
+                break result.map(|effect| (effect, started));
+            }
+            match patience.next_slice() {
+                Ok(slice) => std::thread::sleep(backoff::sleep(retries, random_bits() as u32).min(slice)),
+                Err(gave_up) => break Err(gave_up_error(gave_up, called)),
+            }
+            retries += 1;
+        };
+        self.give(reader);
+        let ended = Instant::now();
+        let queue = taken.saturating_duration_since(called);
+        let (lock, run) = match &result {
+            Ok((_, started)) => (started.saturating_duration_since(taken), ended.saturating_duration_since(*started)),
+            Err(_) => (ended.saturating_duration_since(taken), std::time::Duration::ZERO),
+        };
+        let account =
+            Account { waited: Waited { queue, lock, run, ..Waited::default() }, retries, ..Account::default() };
+        match result {
+            Ok((effect, _)) => Ok((effect, account)),
+            Err(error) => Err(failed(error, account)),
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Pool> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self, patience: &Patience<'_>, called: Instant) -> Result<Reader, Error> {
+        loop {
+            let mut pool = self.lock();
+            if pool.closed {
+                return Err(Error::Closed);
+            }
+            let missing = pool.settings.clone();
+            if let Some(mut reader) = pool.idle.pop() {
+                pool.reading += 1;
+                drop(pool);
+                if let Err(error) = apply(&mut reader, &missing) {
+                    self.give(reader);
+                    return Err(error.into());
+                }
+                return Ok(reader);
+            }
+            if pool.open < self.readers_max {
+                pool.open += 1;
+                pool.reading += 1;
+                drop(pool);
+                let opened = Handle::open(&self.path, OpenFlags::READER).and_then(|handle| {
+                    let mut reader = Reader { handle, cache: StatementCache::new(STATEMENTS_MAX), settings: 0 };
+                    apply(&mut reader, &missing).map(|()| reader)
+                });
+                return opened.map_err(|error| {
+                    let mut pool = self.lock();
+                    pool.open -= 1;
+                    pool.reading -= 1;
+                    self.freed.notify_one();
+                    error.into()
+                });
+            }
+            drop(pool);
+            let slice = patience.next_slice().map_err(|gave_up| gave_up_error(gave_up, called))?;
+            let pool = self.lock();
+            if pool.idle.is_empty() && pool.open >= self.readers_max && !pool.closed {
+                drop(self.freed.wait_timeout(pool, slice).unwrap_or_else(PoisonError::into_inner));
+            }
+        }
+    }
+
+    fn give(&self, reader: Reader) {
+        let mut pool = self.lock();
+        pool.reading -= 1;
+        if pool.closed {
+            pool.open -= 1;
+            drop(pool);
+            drop(reader);
+        } else {
+            pool.idle.push(reader);
+            self.freed.notify_one();
+        }
+    }
+}
+
+fn apply(reader: &mut Reader, settings: &[Arc<str>]) -> Result<(), SqliteError> {
+    for sql in settings.get(reader.settings..).unwrap_or_default() {
+        reader.handle.execute_batch(sql)?;
+        reader.settings += 1;
+    }
+    Ok(())
+}
+
+fn gave_up_error(gave_up: GaveUp, called: Instant) -> Error {
+    match gave_up {
+        GaveUp::TimedOut => Error::Timeout { phase: Phase::Read, after: called.elapsed(), holder: None },
+        GaveUp::Interrupted => Error::Interrupted,
+    }
+}
+
+fn run(reader: &mut Reader, call: &Call) -> Result<Effect, Error> {
+    let (statement, _) = reader.cache.take_or_prepare(&reader.handle, call.sql.as_bytes())?;
+    let Some(statement) = statement else { return Ok(Effect { rowcount: -1, ..Effect::default() }) };
+    let result = (|| {
+        bind(&statement, &call.parameters)?;
+        let mut rows = Vec::new();
+        while statement.step()? == Step::Row {
+            rows.push(statement.row());
+        }
+        let columns = (0..statement.column_count())
+            .map(|index| statement.column_name(index).unwrap_or_default().into())
+            .collect();
+        Ok(Effect { columns, rows, rowcount: -1, lastrowid: None })
+    })();
+    // Reset at once, whatever happened: a statement left running would pin its snapshot.
+    reader.cache.give_back(call.sql.as_bytes(), statement);
+    result
+}

@@ -1,0 +1,416 @@
+//! The writer's own connection: transactions, savepoints and statements, each a single call.
+//!
+//! It knows nothing of queues, groups or waits. It never keeps a cursor open: a half-read SELECT would pin an old
+//! snapshot, and then even BEGIN IMMEDIATE fails with `SQLITE_BUSY_SNAPSHOT`.
+
+use crate::error::Error;
+use crate::job::{Call, Durability, Effect, Parameters};
+use crate::kind::{self, Kind};
+use crate::sqlite::{Authorization, Authorizer, Handle, SqliteError, Statement, Step, Value, ValueRef, ffi};
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Prepared statements kept by default.
+pub const STATEMENTS_MAX: usize = 256;
+
+/// A statement of a caller, with what the authorizer saw of it.
+struct Prepared {
+    statement: Statement,
+    /// It inserts into, updates or deletes from a table of the user.
+    changes_rows: bool,
+    inserts: bool,
+    used: u64,
+}
+
+/// What the authorizer is told and tells.
+#[derive(Default)]
+struct Guard {
+    /// Statements of callers are being prepared or run, not our own.
+    callers: AtomicBool,
+    /// Transaction statements and ATTACH are denied to them.
+    seen: Mutex<SeenByGuard>,
+}
+
+#[derive(Default)]
+struct SeenByGuard {
+    denied: Option<Kind>,
+    changes_rows: bool,
+    inserts: bool,
+    schema: bool,
+}
+
+/// The writer's connection.
+pub struct Engine {
+    // Statements before the handle: they are finalized first.
+    begin: Statement,
+    commit: Statement,
+    rollback: Statement,
+    savepoint: Statement,
+    release: Statement,
+    rollback_to: Statement,
+    prepared: HashMap<Arc<str>, Prepared>,
+    clock: u64,
+    guard: Arc<Guard>,
+    _authorizer: Authorizer,
+    handle: Arc<Handle>,
+    log_pages: Arc<AtomicI32>,
+    durability: Option<Durability>,
+}
+
+impl Engine {
+    /// Make an engine of an open handle.
+    ///
+    /// # Errors
+    /// What SQLite says while it prepares the engine's own statements.
+    pub fn new(handle: Arc<Handle>) -> Result<Self, SqliteError> {
+        // Random, so that no statement of a caller can name it by accident; the authorizer denies it anyway.
+        let name = format!("wl_{:016x}", random_bits());
+        let own = |sql: &str| {
+            Statement::prepare(&handle, sql.as_bytes(), ffi::SQLITE_PREPARE_PERSISTENT)
+                .and_then(|(statement, _)| statement.ok_or_else(|| SqliteError::from_code(ffi::SQLITE_INTERNAL)))
+        };
+        let (begin, commit, rollback) = (own("BEGIN IMMEDIATE")?, own("COMMIT")?, own("ROLLBACK")?);
+        let savepoint = own(&format!("SAVEPOINT {name}"))?;
+        let release = own(&format!("RELEASE {name}"))?;
+        let rollback_to = own(&format!("ROLLBACK TO {name}"))?;
+        let log_pages = Arc::new(AtomicI32::new(0));
+        handle.watch_log(Arc::clone(&log_pages));
+        let guard = Arc::new(Guard::default());
+        let authorizer = {
+            let guard = Arc::clone(&guard);
+            Authorizer::install(&handle, move |action, first, second| guard.ask(action, first, second))
+        };
+        Ok(Self {
+            begin,
+            commit,
+            rollback,
+            savepoint,
+            release,
+            rollback_to,
+            prepared: HashMap::new(),
+            clock: 0,
+            guard,
+            _authorizer: authorizer,
+            handle,
+            log_pages,
+            durability: None,
+        })
+    }
+
+    /// Return the handle.
+    pub fn handle(&self) -> &Arc<Handle> {
+        &self.handle
+    }
+
+    /// Say whether no transaction is open. Asked after every statement that failed, never guessed.
+    pub fn autocommit(&self) -> bool {
+        self.handle.autocommit()
+    }
+
+    /// Return the pages in the log after the last commit of this handle; 0 where there is no log.
+    pub fn log_pages(&self) -> i32 {
+        self.log_pages.load(Ordering::Relaxed)
+    }
+
+    /// Forget how many pages the log has, after a checkpoint that copied them all.
+    pub fn forget_log_pages(&self) {
+        self.log_pages.store(0, Ordering::Relaxed);
+    }
+
+    /// Set how durable the next commits are. Outside a transaction only: inside, SQLite ignores it.
+    ///
+    /// # Errors
+    /// What SQLite says.
+    pub fn set_durability(&mut self, durability: Durability) -> Result<(), SqliteError> {
+        if self.durability != Some(durability) {
+            self.handle.execute_batch(match durability {
+                Durability::Off => "PRAGMA synchronous=OFF",
+                Durability::Normal => "PRAGMA synchronous=NORMAL",
+                Durability::Full => "PRAGMA synchronous=FULL",
+                Durability::Extra => "PRAGMA synchronous=EXTRA",
+            })?;
+            self.durability = Some(durability);
+        }
+        Ok(())
+    }
+
+    /// Return how durable the next commit is, if it was set.
+    pub fn durability(&self) -> Option<Durability> {
+        self.durability
+    }
+
+    /// BEGIN IMMEDIATE.
+    ///
+    /// # Errors
+    /// `SQLITE_BUSY` where another connection holds the write lock; nothing has begun then.
+    pub fn begin(&self) -> Result<(), SqliteError> {
+        run_own(&self.begin)
+    }
+
+    /// COMMIT.
+    ///
+    /// # Errors
+    /// Whether the transaction is still open is asked with [`Engine::autocommit`].
+    pub fn commit(&self) -> Result<(), SqliteError> {
+        run_own(&self.commit)
+    }
+
+    /// ROLLBACK, if a transaction is open.
+    ///
+    /// # Errors
+    /// What SQLite says.
+    pub fn rollback(&self) -> Result<(), SqliteError> {
+        if self.autocommit() { Ok(()) } else { run_own(&self.rollback) }
+    }
+
+    /// SAVEPOINT, under the engine's own name.
+    ///
+    /// # Errors
+    /// What SQLite says.
+    pub fn savepoint(&self) -> Result<(), SqliteError> {
+        run_own(&self.savepoint)
+    }
+
+    /// RELEASE the engine's savepoint.
+    ///
+    /// # Errors
+    /// What SQLite says.
+    pub fn release(&self) -> Result<(), SqliteError> {
+        run_own(&self.release)
+    }
+
+    /// ROLLBACK TO the engine's savepoint and RELEASE it.
+    ///
+    /// # Errors
+    /// What SQLite says.
+    pub fn undo(&self) -> Result<(), SqliteError> {
+        run_own(&self.rollback_to)?;
+        run_own(&self.release)
+    }
+
+    /// Run one statement of a caller, to its end.
+    ///
+    /// # Errors
+    /// What SQLite says of it, a parameter list that does not fit, a statement that must not be a job.
+    pub fn run(&mut self, call: &Call) -> Result<Effect, Error> {
+        self.for_callers(|engine| engine.run_prepared(&call.sql, std::slice::from_ref(&call.parameters)))
+            .map_err(|(error, _)| error)
+    }
+
+    /// Run one statement for many rows of parameters.
+    ///
+    /// # Errors
+    /// As [`Engine::run`], with the row (from 0) that failed.
+    pub fn run_many(&mut self, sql: &Arc<str>, rows: &[Parameters]) -> Result<Effect, (Error, usize)> {
+        self.for_callers(|engine| engine.run_prepared(sql, rows))
+    }
+
+    /// Run one statement of a caller outside any transaction.
+    ///
+    /// # Errors
+    /// As [`Engine::run`].
+    pub fn run_alone(&mut self, call: &Call) -> Result<Effect, Error> {
+        self.for_callers(|engine| engine.prepare(&call.sql))?;
+        // VACUUM begins a transaction and attaches a file by statements of its own.
+        let result = self.run_prepared(&call.sql, std::slice::from_ref(&call.parameters));
+        // A setting acts when it is prepared, so it must be prepared anew each time.
+        self.prepared.remove(&call.sql);
+        result.map_err(|(error, _)| error)
+    }
+
+    fn for_callers<T>(&mut self, run: impl FnOnce(&mut Self) -> T) -> T {
+        self.guard.callers.store(true, Ordering::Relaxed);
+        let result = run(self);
+        self.guard.callers.store(false, Ordering::Relaxed);
+        result
+    }
+
+    fn run_prepared(&mut self, sql: &Arc<str>, rows: &[Parameters]) -> Result<Effect, (Error, usize)> {
+        self.prepare(sql).map_err(|error| (error, 0))?;
+        let Some(prepared) = self.prepared.get(sql) else {
+            return Err((Error::Usage("the statement is empty".into()), 0));
+        };
+        let result = execute(&self.handle, prepared, rows);
+        prepared.statement.reset();
+        prepared.statement.clear_bindings();
+        result.map_err(|(error, row)| {
+            let denied = self.guard.seen.lock().unwrap_or_else(PoisonError::into_inner).denied.take();
+            match error {
+                Error::Sqlite(error) => (kind::explain_denial(error, denied), row),
+                other => (other, row),
+            }
+        })
+    }
+
+    fn prepare(&mut self, sql: &Arc<str>) -> Result<(), Error> {
+        self.clock += 1;
+        if let Some(prepared) = self.prepared.get_mut(sql) {
+            prepared.used = self.clock;
+            return Ok(());
+        }
+        *self.guard.seen.lock().unwrap_or_else(PoisonError::into_inner) = SeenByGuard::default();
+        let result = Statement::prepare(&self.handle, sql.as_bytes(), ffi::SQLITE_PREPARE_PERSISTENT);
+        let seen = std::mem::take(&mut *self.guard.seen.lock().unwrap_or_else(PoisonError::into_inner));
+        let (statement, rest) = result.map_err(|error| kind::explain_denial(error, seen.denied))?;
+        let Some(statement) = statement else {
+            return Err(Error::Usage("the statement is empty".into()));
+        };
+        if kind::has_statement(&self.handle, &sql.as_bytes()[rest..]) {
+            return Err(Error::Usage("You can only execute one statement at a time.".into()));
+        }
+        if self.prepared.len() >= STATEMENTS_MAX
+            && let Some(oldest) = self.prepared.iter().min_by_key(|(_, p)| p.used).map(|(text, _)| Arc::clone(text))
+        {
+            self.prepared.remove(&oldest);
+        }
+        let changes_rows = seen.changes_rows && !seen.schema && !statement.is_explain();
+        let prepared = Prepared { statement, changes_rows, inserts: changes_rows && seen.inserts, used: self.clock };
+        self.prepared.insert(Arc::clone(sql), prepared);
+        Ok(())
+    }
+}
+
+impl Guard {
+    fn ask(&self, action: i32, first: Option<&CStr>, second: Option<&CStr>) -> Authorization {
+        if !self.callers.load(Ordering::Relaxed) {
+            return Authorization::Allow;
+        }
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let deny = |seen: &mut SeenByGuard, kind: Kind| {
+            seen.denied = Some(kind);
+            Authorization::Deny
+        };
+        match action {
+            ffi::SQLITE_TRANSACTION => deny(&mut seen, kind::forbidden_transaction("BEGIN, COMMIT and ROLLBACK")),
+            ffi::SQLITE_SAVEPOINT => deny(&mut seen, kind::forbidden_transaction("SAVEPOINT, RELEASE and ROLLBACK TO")),
+            ffi::SQLITE_ATTACH | ffi::SQLITE_DETACH => deny(&mut seen, kind::forbidden_attach()),
+            ffi::SQLITE_PRAGMA => {
+                let name = first.map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+                let argument = second.map(|text| text.to_string_lossy().into_owned());
+                match kind::pragma(&name, argument.as_deref()) {
+                    forbidden @ Kind::Forbidden(_) => deny(&mut seen, forbidden),
+                    _ => Authorization::Allow,
+                }
+            }
+            ffi::SQLITE_INSERT | ffi::SQLITE_UPDATE | ffi::SQLITE_DELETE => {
+                if !first.is_some_and(|table| table.to_bytes().starts_with(b"sqlite_")) {
+                    seen.changes_rows = true;
+                    seen.inserts |= action == ffi::SQLITE_INSERT;
+                }
+                Authorization::Allow
+            }
+            ffi::SQLITE_CREATE_INDEX..=ffi::SQLITE_CREATE_VIEW
+            | ffi::SQLITE_DROP_INDEX..=ffi::SQLITE_DROP_VIEW
+            | ffi::SQLITE_ALTER_TABLE
+            | ffi::SQLITE_REINDEX
+            | ffi::SQLITE_ANALYZE
+            | ffi::SQLITE_CREATE_VTABLE
+            | ffi::SQLITE_DROP_VTABLE => {
+                seen.schema = true;
+                Authorization::Allow
+            }
+            _ => Authorization::Allow,
+        }
+    }
+}
+
+fn run_own(statement: &Statement) -> Result<(), SqliteError> {
+    let result = statement.step().map(|_| ());
+    statement.reset();
+    result
+}
+
+/// No insert gives this rowid: SQLite's own start at 1, and nobody writes the smallest number there is.
+const NO_ROWID: i64 = i64::MIN;
+
+fn execute(handle: &Handle, prepared: &Prepared, rows: &[Parameters]) -> Result<Effect, (Error, usize)> {
+    let statement = &prepared.statement;
+    let mut effect = Effect { rowcount: -1, ..Effect::default() };
+    if prepared.inserts {
+        handle.set_last_insert_rowid(NO_ROWID);
+    }
+    for (row, parameters) in rows.iter().enumerate() {
+        if row > 0 {
+            statement.reset();
+        }
+        bind(statement, parameters).map_err(|error| (error, row))?;
+        let before = handle.total_changes();
+        loop {
+            match statement.step() {
+                Ok(Step::Row) => effect.rows.push(statement.row()),
+                Ok(Step::Done) => break,
+                Err(error) => return Err((error.into(), row)),
+            }
+        }
+        if prepared.changes_rows {
+            let changed = if handle.total_changes() == before { 0 } else { handle.changes() };
+            effect.rowcount = effect.rowcount.max(0) + changed;
+        }
+    }
+    if prepared.inserts {
+        let rowid = handle.last_insert_rowid();
+        effect.lastrowid = (rowid != NO_ROWID).then_some(rowid);
+    }
+    effect.columns =
+        (0..statement.column_count()).map(|index| statement.column_name(index).unwrap_or_default().into()).collect();
+    Ok(effect)
+}
+
+/// Bind `parameters`, borrowing their bytes: the caller resets and clears the statement before they go.
+pub(crate) fn bind(statement: &Statement, parameters: &Parameters) -> Result<(), Error> {
+    let count = statement.parameter_count();
+    match parameters {
+        Parameters::Positional(values) => {
+            if values.len() != count {
+                return Err(Error::Parameters(
+                    format!(
+                        "Incorrect number of bindings supplied. The current statement uses {count}, and there are {} \
+                         supplied.",
+                        values.len()
+                    )
+                    .into(),
+                ));
+            }
+            for (index, value) in values.iter().enumerate() {
+                bind_value(statement, index + 1, value)?;
+            }
+        }
+        Parameters::Named(values) => {
+            for index in 1..=count {
+                let Some(name) = statement.parameter_name(index) else {
+                    return Err(Error::Parameters(
+                        format!("Binding {index} has no name, but you supplied a dictionary (which has only names).")
+                            .into(),
+                    ));
+                };
+                let Some((_, value)) = values.iter().find(|(known, _)| **known == name[1..]) else {
+                    return Err(Error::Parameters(
+                        format!("You did not supply a value for binding parameter {name}.").into(),
+                    ));
+                };
+                bind_value(statement, index, value)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn bind_value(statement: &Statement, index: usize, value: &Value) -> Result<(), SqliteError> {
+    let value = match value {
+        Value::Null => ValueRef::Null,
+        Value::Integer(integer) => ValueRef::Integer(*integer),
+        Value::Real(real) => ValueRef::Real(*real),
+        Value::Text(text) => ValueRef::Text(text),
+        Value::Blob(blob) => ValueRef::Blob(blob),
+    };
+    // SAFETY: every caller of `bind` holds the parameters until it has reset the statement and cleared them.
+    unsafe { statement.bind_borrowed(index, value) }
+}
+
+/// Return random bits, good against coincidence, not against an attacker.
+pub(crate) fn random_bits() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(0_u8)
+}

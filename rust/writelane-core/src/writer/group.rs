@@ -1,0 +1,698 @@
+//! One transaction for many jobs, each of which succeeds or fails alone.
+
+use super::engine::Engine;
+use super::lease::Lease;
+use super::{Driven, Shared, answer_all, answer_one};
+use crate::error::{Error, Phase};
+use crate::job::{Account, Answer, Durability, Effect, Failure, Job, Outcome, Waited, Work};
+use crate::lane::{Holder, Turn};
+use crate::policy::{backoff, checkpoint, group as policy, retry};
+use crate::queue::Class;
+use crate::sqlite::{SqliteError, Value, ffi};
+use crate::wait::{GaveUp, Patience};
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A job in the group, with what is known of it so far.
+struct Member {
+    job: Box<Job>,
+    retries: u32,
+    run: Duration,
+    ended: Instant,
+    effects: Vec<Effect>,
+}
+
+impl Member {
+    fn new(job: Box<Job>) -> Self {
+        let ended = job.called;
+        Self { job, retries: 0, run: Duration::ZERO, ended, effects: Vec::new() }
+    }
+}
+
+/// How one job inside the transaction ended.
+enum Ran {
+    /// It ran; its changes are in the transaction.
+    Well,
+    /// It failed and its changes are undone; the transaction lives.
+    Failed(Box<Failure>),
+    /// It failed and took the whole transaction with it.
+    TookAll(Box<Failure>),
+    /// The transaction must be run again from its start.
+    Again,
+}
+
+/// The clock of one group: when it began to wait for the lock and when it had it.
+#[derive(Clone, Copy)]
+struct Clock {
+    waiting: Instant,
+    begun: Instant,
+}
+
+/// Everything a group needs while it runs.
+pub(super) struct Group<'a> {
+    shared: &'a Arc<Shared>,
+    engine: &'a mut Engine,
+    turn: &'a mut Option<Turn>,
+    waiting: Instant,
+    holder: Option<Holder>,
+}
+
+/// What is left after a job was served.
+pub(super) enum Served {
+    /// The engine is here.
+    Here,
+    /// The job asked for the engine, and may have it now: it holds an open transaction.
+    Lend(Box<Job>, Account),
+    /// The engine holds a transaction that cannot be rolled back.
+    Broken,
+}
+
+impl<'a> Group<'a> {
+    /// Make the runner of one group. `waiting`: since when its first job waits for the lock.
+    pub(super) fn new(
+        shared: &'a Arc<Shared>,
+        engine: &'a mut Engine,
+        turn: &'a mut Option<Turn>,
+        waiting: Instant,
+        holder: Option<Holder>,
+    ) -> Self {
+        Self { shared, engine, turn, waiting, holder }
+    }
+
+    /// Serve `first`, with as much company as the policy allows.
+    pub(super) fn serve(mut self, first: Box<Job>) -> Served {
+        match first.work {
+            Work::Alone(_) => self.serve_alone(first),
+            Work::Checkpoint(mode) => self.serve_checkpoint(first, mode),
+            Work::Lend(_) => self.serve_lend(first),
+            Work::One(_) | Work::Many { .. } | Work::Batch(_) => self.serve_group(first),
+        }
+    }
+
+    fn serve_group(&mut self, first: Box<Job>) -> Served {
+        let class = first.class;
+        let mut members = vec![Member::new(first)];
+        let mut open = true;
+        loop {
+            let Some(clock) = self.begin(&mut members) else { return self.state() };
+            match self.run_members(&mut members, &clock, class, &mut open) {
+                Attempt::Commit => match self.commit(&mut members, &clock) {
+                    Ok(()) => return self.state(),
+                    Err(error) => return self.after_failed_commit(members, error),
+                },
+                Attempt::Again => {
+                    if self.engine.rollback().is_err() {
+                        self.answer_broken(members);
+                        return Served::Broken;
+                    }
+                    self.shared.telemetry.rerun();
+                }
+                Attempt::Nothing => {
+                    if self.engine.rollback().is_err() {
+                        return Served::Broken;
+                    }
+                    return Served::Here;
+                }
+                Attempt::Broken => {
+                    self.answer_broken(members);
+                    return Served::Broken;
+                }
+            }
+            if members.is_empty() {
+                return self.state();
+            }
+            // What failed before may fail again: no more company for this group.
+            open = false;
+        }
+    }
+
+    fn state(&self) -> Served {
+        if self.engine.autocommit() { Served::Here } else { Served::Broken }
+    }
+
+    /// Begin the transaction, waiting for the lock as long as any member may still start.
+    fn begin(&mut self, members: &mut Vec<Member>) -> Option<Clock> {
+        let durability = members.iter().map(|member| member.job.durability).max().unwrap_or(Durability::Normal);
+        if let Err(error) = self.engine.set_durability(durability) {
+            self.answer_error(std::mem::take(members), error.into());
+            return None;
+        }
+        let mut attempt = 0;
+        loop {
+            self.drop_late(members);
+            if members.is_empty() {
+                return None;
+            }
+            let Err(error) = self.engine.begin() else {
+                if let (Some(turn), Some(first)) = (self.turn.as_mut(), members.first()) {
+                    turn.holding(first.job.work.label());
+                }
+                return Some(Clock { waiting: self.waiting, begun: Instant::now() });
+            };
+            match retry::remedy(error.code, retry::Point::Begin) {
+                retry::Remedy::RetryStatement | retry::Remedy::RetryTransaction => {
+                    for member in members.iter_mut() {
+                        member.retries += 1;
+                    }
+                    let until = members.iter().filter_map(|member| member.job.until).min();
+                    let tickets: Vec<_> = members.iter().map(|member| Arc::clone(&member.job.ticket)).collect();
+                    let cancelled = || tickets.iter().any(|ticket| ticket.is_asked_to_cancel());
+                    match self.wait_for_lock(until, attempt, &cancelled) {
+                        Err(GaveUp::Interrupted) if !self.shared.must_stop() => attempt += 1,
+                        Ok(()) | Err(GaveUp::TimedOut) => attempt += 1,
+                        Err(GaveUp::Interrupted) => {
+                            self.answer_error(std::mem::take(members), Error::Closed);
+                            return None;
+                        }
+                    }
+                }
+                retry::Remedy::Report => {
+                    self.answer_error(std::mem::take(members), error.into());
+                    return None;
+                }
+            }
+        }
+    }
+
+    fn wait_for_lock(
+        &mut self,
+        until: Option<Instant>,
+        attempt: u32,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<(), GaveUp> {
+        let waiting = Waiting::new(self.shared, self.waiting);
+        let interrupted = || waiting.keep_house() || cancelled();
+        let patience = Patience { until, interrupted: &interrupted };
+        let result = match self.turn.as_mut() {
+            Some(turn) => turn.wait_for_write_lock(&patience),
+            None => patience.next_slice().map(|slice| {
+                std::thread::sleep(backoff::sleep(attempt, super::engine::random_bits() as u32).min(slice))
+            }),
+        };
+        if let Some(holder) = waiting.into_holder() {
+            self.holder = Some(holder);
+        }
+        result
+    }
+
+    /// Answer the members that are too late to start.
+    fn drop_late(&mut self, members: &mut Vec<Member>) {
+        let now = Instant::now();
+        if members.iter().any(|member| member.job.ticket.is_asked_to_cancel()) {
+            let (gone, rest) = members.drain(..).partition(|member| member.job.ticket.is_asked_to_cancel());
+            *members = rest;
+            self.answer_error(gone, Error::Cancelled);
+        }
+        if !members.iter().any(|member| member.job.is_late(now)) {
+            return;
+        }
+        let (late, rest): (Vec<_>, Vec<_>) = members.drain(..).partition(|member| member.job.is_late(now));
+        *members = rest;
+        let holder = self.holder.clone().or_else(|| self.shared.holder());
+        for member in late {
+            let after = now.saturating_duration_since(member.job.called);
+            let error = Error::Timeout { phase: Phase::Lock, after, holder: holder.clone() };
+            self.answer_error(vec![member], error);
+        }
+    }
+
+    fn run_members(&mut self, members: &mut Vec<Member>, clock: &Clock, class: Class, open: &mut bool) -> Attempt {
+        let mut next = 0;
+        loop {
+            if next == members.len() {
+                let newcomer = if *open { self.newcomer(next, clock, class) } else { None };
+                match newcomer {
+                    Some(job) => members.push(Member::new(job)),
+                    None => return if members.is_empty() { Attempt::Nothing } else { Attempt::Commit },
+                }
+            }
+            // Durability was set for those who began the transaction; a newcomer that asks for more waits for the next.
+            let member = &mut members[next];
+            let started = Instant::now();
+            if member.job.is_late(started) {
+                let member = members.remove(next);
+                let after = started.saturating_duration_since(member.job.called);
+                let error = Error::Timeout { phase: Phase::Queue, after, holder: self.holder.clone() };
+                self.answer_error(vec![member], error);
+                continue;
+            }
+            let ran = run_member(self.engine, member);
+            member.ended = Instant::now();
+            member.run = member.ended.saturating_duration_since(started);
+            match ran {
+                Ran::Well => next += 1,
+                Ran::Failed(failure) => {
+                    let member = members.remove(next);
+                    self.answer_failure(member, failure, clock);
+                }
+                Ran::TookAll(failure) => {
+                    let member = members.remove(next);
+                    self.answer_failure(member, failure, clock);
+                    for member in members.iter_mut() {
+                        member.retries += 1;
+                    }
+                    return if self.engine.autocommit() { Attempt::Again } else { Attempt::Broken };
+                }
+                Ran::Again => {
+                    for member in members.iter_mut() {
+                        member.retries += 1;
+                    }
+                    return Attempt::Again;
+                }
+            }
+        }
+    }
+
+    fn newcomer(&self, jobs: usize, clock: &Clock, class: Class) -> Option<Box<Job>> {
+        let held = clock.begun.elapsed();
+        self.shared.queue.take_if(|job, required_waits| {
+            matches!(job.work, Work::One(_) | Work::Many { .. } | Work::Batch(_))
+                && self.engine.durability().is_some_and(|durability| job.durability <= durability)
+                && policy::takes_another(
+                    &self.shared.limits,
+                    &policy::Progress {
+                        jobs,
+                        held,
+                        has_offered: class == Class::Offered,
+                        next_is_offered: job.class == Class::Offered,
+                        required_waits,
+                    },
+                )
+        })
+    }
+
+    fn commit(&mut self, members: &mut Vec<Member>, clock: &Clock) -> Result<(), Error> {
+        // The job whose patience ends last decides: the others have run, and get their true result.
+        let untils: Option<Vec<Instant>> = members.iter().map(|member| member.job.until).collect();
+        let waiting = Waiting::new(self.shared, Instant::now());
+        let interrupted = || waiting.keep_house();
+        let patience =
+            Patience { until: untils.and_then(|untils| untils.into_iter().max()), interrupted: &interrupted };
+        let started = Instant::now();
+        let mut account = Account::default();
+        self.shared.commit(Some(self.engine), &patience, &mut account)?;
+        let committed = Instant::now();
+        let jobs = members.len();
+        self.shared.note_group(jobs, committed.saturating_duration_since(started));
+        let mut recorder = self.shared.telemetry.recorder();
+        recorder.group(jobs, committed.saturating_duration_since(clock.begun));
+        let holder = self.holder.take();
+        let answers: Vec<(Box<Job>, Answer)> = members
+            .drain(..)
+            .map(|member| {
+                let account = Account {
+                    waited: waited(&member, clock, committed),
+                    retries: member.retries + account.retries,
+                    group: u32::try_from(jobs).unwrap_or(u32::MAX),
+                    holder: holder.clone().filter(|_| member.job.called < clock.begun),
+                };
+                recorder.job(member.job.work.label(), &account, None);
+                (member.job, Ok(Outcome { effects: member.effects, account }))
+            })
+            .collect();
+        drop(recorder);
+        answer_all(answers.into_iter());
+        Ok(())
+    }
+
+    /// The transaction is gone. What only showed at COMMIT is the fault of one job: run each alone.
+    fn after_failed_commit(&mut self, members: Vec<Member>, error: Error) -> Served {
+        if !self.engine.autocommit() {
+            self.answer_broken(members);
+            return Served::Broken;
+        }
+        let alone = matches!(error, Error::Sqlite(_)) && members.len() > 1;
+        if !alone {
+            self.answer_error(members, error);
+            return Served::Here;
+        }
+        self.shared.telemetry.rerun();
+        for mut member in members {
+            member.retries += 1;
+            member.effects.clear();
+            let mut single = vec![member];
+            while let Some(clock) = self.begin(&mut single) {
+                match self.run_members(&mut single, &clock, Class::Required, &mut false) {
+                    Attempt::Commit => {
+                        if let Err(error) = self.commit(&mut single, &clock) {
+                            self.answer_error(std::mem::take(&mut single), error);
+                        }
+                        break;
+                    }
+                    Attempt::Again if !single.is_empty() && self.engine.rollback().is_ok() => {}
+                    Attempt::Again | Attempt::Nothing => break,
+                    Attempt::Broken => {
+                        self.answer_broken(single);
+                        return Served::Broken;
+                    }
+                }
+            }
+            if self.engine.rollback().is_err() {
+                return Served::Broken;
+            }
+        }
+        self.state()
+    }
+
+    fn serve_alone(&mut self, job: Box<Job>) -> Served {
+        let mut members = vec![Member::new(job)];
+        let mut attempt = 0;
+        loop {
+            self.drop_late(&mut members);
+            let Some(member) = members.first_mut() else { return self.state() };
+            let Work::Alone(call) = &member.job.work else { return self.state() };
+            let started = Instant::now();
+            let result = self.engine.run_alone(call);
+            member.ended = Instant::now();
+            member.run = member.ended.saturating_duration_since(started);
+            let clock = Clock { waiting: self.waiting, begun: started };
+            match result {
+                Ok(effect) => {
+                    member.effects.push(effect);
+                    let account = Account {
+                        waited: waited(member, &clock, member.ended),
+                        retries: member.retries,
+                        group: 0,
+                        holder: self.holder.take(),
+                    };
+                    self.shared.telemetry.record_one(member.job.work.label(), &account, None);
+                    let effects = std::mem::take(&mut member.effects);
+                    answer_one(&member.job, Ok(Outcome { effects, account }));
+                    return self.state();
+                }
+                Err(Error::Sqlite(error))
+                    if retry::remedy(error.code, retry::Point::Begin) != retry::Remedy::Report
+                        && self.engine.autocommit() =>
+                {
+                    member.retries += 1;
+                    let until = member.job.until;
+                    let ticket = Arc::clone(&member.job.ticket);
+                    attempt += 1;
+                    let cancelled = || ticket.is_asked_to_cancel();
+                    if self.wait_for_lock(until, attempt, &cancelled) == Err(GaveUp::Interrupted)
+                        && self.shared.must_stop()
+                    {
+                        self.answer_error(std::mem::take(&mut members), Error::Closed);
+                        return self.state();
+                    }
+                }
+                Err(error) => {
+                    let broken = self.engine.rollback().is_err();
+                    self.answer_error(std::mem::take(&mut members), error);
+                    return if broken { Served::Broken } else { self.state() };
+                }
+            }
+        }
+    }
+
+    /// Run a checkpoint at a caller's request. Who is in the way is waited for up to the deadline, then said.
+    fn serve_checkpoint(&mut self, job: Box<Job>, mode: checkpoint::Mode) -> Served {
+        let started = Instant::now();
+        let mut member = Member::new(job);
+        let mut attempt = 0;
+        let (code, log, copied) = loop {
+            let (code, log, copied) = self.shared.checkpoint(self.engine, mode);
+            let busy = code.is_some_and(|code| code & 0xff == ffi::SQLITE_BUSY);
+            let waits = mode != checkpoint::Mode::Passive && !member.job.is_late(Instant::now());
+            if !busy
+                || !waits
+                || self.wait_for_lock(member.job.until, attempt, &|| member.job.ticket.is_asked_to_cancel())
+                    == Err(GaveUp::Interrupted)
+            {
+                break (code, log, copied);
+            }
+            member.retries += 1;
+            attempt += 1;
+        };
+        member.ended = Instant::now();
+        member.run = member.ended.saturating_duration_since(started);
+        let clock = Clock { waiting: self.waiting, begun: started };
+        match code {
+            Some(code) if code & 0xff != ffi::SQLITE_BUSY => {
+                self.answer_error(vec![member], SqliteError::from_code(code).into());
+            }
+            busy => {
+                let row = [i64::from(busy.is_some()), i64::from(log), i64::from(copied)].map(Value::Integer);
+                let effect = Effect { rows: vec![Box::new(row)], rowcount: -1, ..Effect::default() };
+                let waited = waited(&member, &clock, member.ended);
+                let account = Account { waited, retries: member.retries, group: 0, holder: self.holder.take() };
+                self.shared.telemetry.record_one(member.job.work.label(), &account, None);
+                answer_one(&member.job, Ok(Outcome { effects: vec![effect], account }));
+            }
+        }
+        self.state()
+    }
+
+    fn serve_lend(&mut self, job: Box<Job>) -> Served {
+        let mut members = vec![Member::new(job)];
+        let Some(clock) = self.begin(&mut members) else { return self.state() };
+        let Some(mut member) = members.pop() else { return self.state() };
+        member.ended = clock.begun;
+        let account = Account {
+            waited: waited(&member, &clock, clock.begun),
+            retries: member.retries,
+            group: 1,
+            holder: self.holder.take(),
+        };
+        Served::Lend(member.job, account)
+    }
+
+    fn answer_failure(&mut self, member: Member, mut failure: Box<Failure>, clock: &Clock) {
+        failure.account = Account {
+            waited: waited(&member, clock, member.ended),
+            retries: member.retries,
+            group: 0,
+            holder: self.holder.clone(),
+        };
+        self.shared.telemetry.record_one(member.job.work.label(), &failure.account, Some(&failure.error));
+        answer_one(&member.job, Err(failure));
+    }
+
+    /// Answer members that did not run, or whose run came to nothing, with one error.
+    fn answer_error(&mut self, members: Vec<Member>, error: Error) {
+        let now = Instant::now();
+        for member in members {
+            let queue = self.waiting.saturating_duration_since(member.job.called);
+            let account = Account {
+                waited: Waited {
+                    queue,
+                    lock: now.saturating_duration_since(member.job.called).saturating_sub(queue),
+                    ..Waited::default()
+                },
+                retries: member.retries,
+                group: 0,
+                holder: self.holder.clone(),
+            };
+            let label = member.job.work.label();
+            self.shared.telemetry.record_one(label, &account, Some(&error));
+            let statement = Some(Arc::clone(label));
+            let failure = Failure { error: error.clone(), statement, position: None, account };
+            answer_one(&member.job, Err(Box::new(failure)));
+        }
+    }
+
+    fn answer_broken(&mut self, members: Vec<Member>) {
+        self.answer_error(members, Error::Poisoned("a transaction could not be rolled back".into()));
+    }
+}
+
+/// What to do after the members have run.
+enum Attempt {
+    /// COMMIT.
+    Commit,
+    /// ROLLBACK what is left and run those that are left again.
+    Again,
+    /// Nobody is left to commit for.
+    Nothing,
+    /// An undo failed and the transaction is still open.
+    Broken,
+}
+
+/// Run one job inside its own savepoint.
+fn run_member(engine: &mut Engine, member: &mut Member) -> Ran {
+    member.effects.clear();
+    let failed = |error: Error, position: Option<usize>, statement: &Arc<str>| {
+        Box::new(Failure { error, statement: Some(Arc::clone(statement)), position, account: Account::default() })
+    };
+    let label = Arc::clone(member.job.work.label());
+    if let Err(error) = engine.savepoint() {
+        return Ran::TookAll(failed(error.into(), None, &label));
+    }
+    let failure = match run_work(engine, &member.job.work, &mut member.effects) {
+        Ok(()) if engine.handle().deferred_violations() => {
+            // It would only show at COMMIT, and there it would fail the neighbours too.
+            let error = SqliteError {
+                code: ffi::SQLITE_CONSTRAINT_FOREIGNKEY,
+                message: "FOREIGN KEY constraint failed".into(),
+                offset: None,
+            };
+            failed(error.into(), None, &label)
+        }
+        Ok(()) => match engine.release() {
+            Ok(()) => return Ran::Well,
+            Err(error) => failed(error.into(), None, &label),
+        },
+        Err(failure) => failure,
+    };
+    if engine.autocommit() {
+        return Ran::TookAll(failure);
+    }
+    if let Error::Sqlite(error) = &failure.error
+        && retry::remedy(error.code, retry::Point::Inside) == retry::Remedy::RetryTransaction
+    {
+        return Ran::Again;
+    }
+    match engine.undo() {
+        Ok(()) => Ran::Failed(failure),
+        Err(_) => {
+            // Without its savepoint the job's changes can only be undone with all others.
+            let _ = engine.rollback();
+            Ran::TookAll(failure)
+        }
+    }
+}
+
+fn run_work(engine: &mut Engine, work: &Work, effects: &mut Vec<Effect>) -> Result<(), Box<Failure>> {
+    let failed = |error: Error, position: Option<usize>, statement: &Arc<str>| {
+        Box::new(Failure { error, statement: Some(Arc::clone(statement)), position, account: Account::default() })
+    };
+    match work {
+        Work::One(call) | Work::Alone(call) => {
+            effects.push(engine.run(call).map_err(|error| failed(error, None, &call.sql))?);
+        }
+        Work::Many { sql, rows } => {
+            effects.push(engine.run_many(sql, rows).map_err(|(error, row)| failed(error, Some(row), sql))?);
+        }
+        Work::Batch(calls) => {
+            for (position, call) in calls.iter().enumerate() {
+                effects.push(engine.run(call).map_err(|error| failed(error, Some(position), &call.sql))?);
+                if engine.autocommit() {
+                    // An error that SQLite did not report as one cannot end a transaction; be sure of it.
+                    return Err(failed(
+                        Error::Usage("the statement ended the transaction of its batch".into()),
+                        Some(position),
+                        &call.sql,
+                    ));
+                }
+            }
+        }
+        Work::Checkpoint(_) | Work::Lend(_) => {}
+    }
+    Ok(())
+}
+
+/// Split the time of a job into its phases, so that they add up to its latency.
+fn waited(member: &Member, clock: &Clock, answered: Instant) -> Waited {
+    let total = answered.saturating_duration_since(member.job.called);
+    let lock = clock.begun.saturating_duration_since(clock.waiting.max(member.job.called));
+    let commit = answered.saturating_duration_since(member.ended);
+    let queue = total.saturating_sub(lock).saturating_sub(member.run).saturating_sub(commit);
+    Waited { queue, lock, run: member.run, commit }
+}
+
+/// What the writer looks after while it waits for the lock.
+pub(super) struct Waiting<'a> {
+    shared: &'a Arc<Shared>,
+    since: Instant,
+    holder: RefCell<Option<Holder>>,
+}
+
+/// Waits shorter than this are not worth asking the kernel who holds the lock.
+const ASK_AFTER: Duration = Duration::from_millis(5);
+
+impl<'a> Waiting<'a> {
+    pub(super) fn new(shared: &'a Arc<Shared>, since: Instant) -> Self {
+        Self { shared, since, holder: RefCell::new(None) }
+    }
+
+    /// Answer queued jobs that are too late, note who holds the lock, and say whether the wait must end.
+    pub(super) fn keep_house(&self) -> bool {
+        let now = Instant::now();
+        if now.saturating_duration_since(self.since) >= ASK_AFTER
+            && let Some(holder) = self.shared.holder()
+        {
+            let mut known = self.holder.borrow_mut();
+            // A holder that is named is not forgotten for one that is not.
+            if known.is_none() || matches!(holder, Holder::Process { .. }) {
+                *known = Some(holder);
+            }
+        }
+        self.shared.refuse_late(now, self.holder.borrow().as_ref());
+        self.shared.must_stop()
+    }
+
+    pub(super) fn into_holder(self) -> Option<Holder> {
+        self.holder.into_inner()
+    }
+}
+
+/// Run a job as a transaction of its own, at once or not at all.
+pub(super) fn drive(shared: &Shared, engine: &mut Engine, job: Box<Job>) -> Driven {
+    let waiting = Instant::now();
+    let mut member = Member::new(job);
+    if let Err(error) = engine.set_durability(member.job.durability) {
+        return Driven::Answered(Err(Box::new(Error::from(error).into())));
+    }
+    if let Err(error) = engine.begin() {
+        return match retry::remedy(error.code, retry::Point::Begin) {
+            retry::Remedy::Report => {
+                let failure =
+                    Failure { statement: Some(Arc::clone(member.job.work.label())), ..Error::from(error).into() };
+                shared.telemetry.record_one(member.job.work.label(), &failure.account, Some(&failure.error));
+                Driven::Answered(Err(Box::new(failure)))
+            }
+            _ => Driven::NotNow(member.job),
+        };
+    }
+    let clock = Clock { waiting, begun: Instant::now() };
+    let result = run_work(engine, &member.job.work, &mut member.effects);
+    member.ended = Instant::now();
+    member.run = member.ended.saturating_duration_since(clock.begun);
+    let mut failure = match result {
+        Ok(()) => {
+            let never = || false;
+            // Without a wait: a reader in the way of COMMIT is waited for by the writer, who runs the job again.
+            let patience = Patience { until: Some(clock.begun), interrupted: &never };
+            let mut account = Account::default();
+            match shared.commit(Some(engine), &patience, &mut account) {
+                Ok(()) => {
+                    let committed = Instant::now();
+                    shared.note_group(1, committed.saturating_duration_since(member.ended));
+                    let account = Account { waited: waited(&member, &clock, committed), group: 1, ..account };
+                    let mut recorder = shared.telemetry.recorder();
+                    recorder.group(1, committed.saturating_duration_since(clock.begun));
+                    recorder.job(member.job.work.label(), &account, None);
+                    return Driven::Answered(Ok(Outcome { effects: member.effects, account }));
+                }
+                Err(Error::Timeout { .. }) => return Driven::NotNow(member.job),
+                Err(error) => {
+                    let statement = Some(Arc::clone(member.job.work.label()));
+                    Box::new(Failure { error, statement, position: None, account })
+                }
+            }
+        }
+        Err(failure) => {
+            let again = matches!(&failure.error, Error::Sqlite(error)
+                if retry::remedy(error.code, retry::Point::Inside) == retry::Remedy::RetryTransaction);
+            // A failed rollback shows as an open transaction, which the caller of this function looks for.
+            let _ = engine.rollback();
+            if again && engine.autocommit() {
+                return Driven::NotNow(member.job);
+            }
+            failure
+        }
+    };
+    failure.account.waited = waited(&member, &clock, Instant::now());
+    shared.telemetry.record_one(member.job.work.label(), &failure.account, Some(&failure.error));
+    Driven::Answered(Err(failure))
+}
+
+/// Put the engine on the desk of the caller who asked for it.
+pub(super) fn lend(shared: &Arc<Shared>, engine: Box<Engine>, turn: Option<Turn>, job: &Job, account: Account) {
+    let Work::Lend(desk) = &job.work else { return shared.home.give(engine) };
+    let lease = Lease::new(engine, turn, Arc::clone(shared), Arc::clone(&desk.label), account.clone());
+    // A lease that nobody takes is rolled back and the engine comes home when it is dropped.
+    drop(desk.put(lease));
+    answer_one(job, Ok(Outcome { effects: Vec::new(), account }));
+}

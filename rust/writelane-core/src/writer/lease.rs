@@ -1,0 +1,243 @@
+//! The engine, lent to a caller for an interactive transaction.
+
+use super::Shared;
+use super::engine::Engine;
+use crate::error::Error;
+use crate::job::{Account, Call, Effect, Failure};
+use crate::lane::Turn;
+use crate::process;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Where the writer puts the engine down for the caller who asked for it.
+pub struct Desk {
+    /// What telemetry knows the transaction by.
+    pub label: Arc<str>,
+    state: Mutex<State>,
+}
+
+enum State {
+    Empty,
+    Lent(Box<Lease>),
+    Abandoned,
+}
+
+impl Desk {
+    /// Make an empty desk.
+    pub fn new(label: Arc<str>) -> Arc<Self> {
+        Arc::new(Self { label, state: Mutex::new(State::Empty) })
+    }
+
+    /// Put the lease down. It is given back if the caller has gone.
+    pub(super) fn put(&self, lease: Box<Lease>) -> Result<(), Box<Lease>> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*state, State::Abandoned) {
+            return Err(lease);
+        }
+        *state = State::Lent(lease);
+        Ok(())
+    }
+
+    /// Take the lease up.
+    pub fn take(&self) -> Option<Box<Lease>> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        match std::mem::replace(&mut *state, State::Empty) {
+            State::Lent(lease) => Some(lease),
+            other => {
+                *state = other;
+                None
+            }
+        }
+    }
+
+    /// Say that the caller has gone: a lease that was put down or will be is given back.
+    pub fn abandon(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *state, State::Abandoned);
+        drop(state);
+        drop(before);
+    }
+}
+
+/// An open write transaction on the engine, which nobody else has meanwhile.
+///
+/// Dropped without [`Lease::commit`] it is rolled back. In a forked child it is leaked.
+pub struct Lease {
+    engine: Option<Box<Engine>>,
+    turn: Option<Turn>,
+    shared: Arc<Shared>,
+    generation: u64,
+    began: Instant,
+    account: Account,
+    run: Duration,
+    /// Why the transaction is gone though the caller did not end it.
+    lost: Option<Error>,
+    label: Arc<str>,
+}
+
+impl Lease {
+    pub(super) fn new(
+        engine: Box<Engine>,
+        turn: Option<Turn>,
+        shared: Arc<Shared>,
+        label: Arc<str>,
+        account: Account,
+    ) -> Box<Self> {
+        Box::new(Self {
+            engine: Some(engine),
+            turn,
+            shared,
+            generation: process::generation(),
+            began: Instant::now(),
+            account,
+            run: Duration::ZERO,
+            lost: None,
+            label,
+        })
+    }
+
+    /// Run one statement inside the transaction, to its end. Blocks for as long as it runs.
+    ///
+    /// # Errors
+    /// What SQLite says; the transaction lives on unless the error says otherwise. After SQLite rolled the
+    /// transaction back, every further statement and the commit are refused.
+    pub fn run(&mut self, call: &Call) -> Result<Effect, Box<Failure>> {
+        self.check()?;
+        let started = Instant::now();
+        let Some(engine) = self.engine.as_mut() else { return Err(Box::new(Error::Closed.into())) };
+        if let Some(turn) = self.turn.as_mut() {
+            turn.holding(&call.sql);
+        }
+        let result = engine.run(call);
+        self.run += started.elapsed();
+        let failure = |error| {
+            let statement = Some(Arc::clone(&call.sql));
+            Box::new(Failure { error, statement, position: None, account: self.account.clone() })
+        };
+        match result {
+            Ok(effect) => Ok(effect),
+            Err(error) => {
+                if engine.autocommit() {
+                    self.lost = Some(error.clone());
+                }
+                Err(failure(error))
+            }
+        }
+    }
+
+    /// Run one statement for many rows of parameters, all or none.
+    ///
+    /// # Errors
+    /// As [`Lease::run`].
+    pub fn run_many(&mut self, sql: &Arc<str>, rows: &[crate::job::Parameters]) -> Result<Effect, Box<Failure>> {
+        self.check()?;
+        let started = Instant::now();
+        let Some(engine) = self.engine.as_mut() else { return Err(Box::new(Error::Closed.into())) };
+        if let Some(turn) = self.turn.as_mut() {
+            turn.holding(sql);
+        }
+        let result = engine.savepoint().map_err(|error| (error.into(), 0)).and_then(|()| engine.run_many(sql, rows));
+        let result = match result {
+            Ok(effect) => engine.release().map(|()| effect).map_err(|error| (error.into(), 0)),
+            Err(error) if engine.autocommit() => Err(error),
+            Err(error) => match engine.undo() {
+                Ok(()) => Err(error),
+                Err(undo) => Err((undo.into(), error.1)),
+            },
+        };
+        self.run += started.elapsed();
+        result.map_err(|(error, row)| {
+            if engine.autocommit() {
+                self.lost = Some(error.clone());
+            }
+            let statement = Some(Arc::clone(sql));
+            Box::new(Failure { error, statement, position: Some(row), account: self.account.clone() })
+        })
+    }
+
+    /// Commit, give the engine back and return how the transaction fared.
+    ///
+    /// # Errors
+    /// Why it was not committed; it is rolled back then.
+    pub fn commit(mut self: Box<Self>, patience: &crate::wait::Patience<'_>) -> Result<Account, Box<Failure>> {
+        self.check()?;
+        let started = Instant::now();
+        let result = self.shared.commit(self.engine.as_deref(), patience, &mut self.account);
+        self.account.waited.run = started.duration_since(self.began);
+        self.account.waited.commit = started.elapsed();
+        self.account.group = 1;
+        let account = self.account.clone();
+        let label = Arc::clone(&self.label);
+        match result {
+            Ok(()) => {
+                self.shared.telemetry.record_one(&label, &account, None);
+                self.give_back();
+                Ok(account)
+            }
+            Err(error) => {
+                self.shared.telemetry.record_one(&label, &account, Some(&error));
+                self.give_back();
+                Err(Box::new(Failure { error, statement: Some("COMMIT".into()), position: None, account }))
+            }
+        }
+    }
+
+    /// Roll back and give the engine back.
+    pub fn rollback(mut self: Box<Self>) {
+        self.give_back();
+    }
+
+    /// Return how long the lock has been held.
+    pub fn held(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Return the waits before the transaction began.
+    pub fn account(&self) -> &Account {
+        &self.account
+    }
+
+    fn check(&self) -> Result<(), Box<Failure>> {
+        if self.generation != process::generation() {
+            return Err(Box::new(Error::Forked.into()));
+        }
+        match &self.lost {
+            None => Ok(()),
+            Some(cause) => Err(Box::new(
+                Error::Usage(
+                    format!(
+                        "SQLite rolled this transaction back when a statement failed ({cause}); nothing of it is in \
+                         the database: leave the block and run it again"
+                    )
+                    .into(),
+                )
+                .into(),
+            )),
+        }
+    }
+
+    fn give_back(&mut self) {
+        let Some(engine) = self.engine.take() else { return };
+        if self.generation != process::generation() {
+            std::mem::forget(engine);
+            std::mem::forget(self.turn.take());
+            return;
+        }
+        // A rollback that fails leaves a transaction open; the engine is of no use to others then.
+        let usable = engine.rollback().is_ok() && engine.autocommit();
+        self.shared.after_commit(&engine);
+        drop(self.turn.take());
+        if usable {
+            self.shared.home.give(engine);
+        } else {
+            self.shared.poison("a transaction could not be rolled back");
+            drop(engine);
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}

@@ -1,0 +1,178 @@
+//! The loop of the writer thread.
+
+use super::group::{self, Group, Served, Waiting};
+use super::{Shared, answer_one};
+use crate::error::{Error, Phase};
+use crate::job::{Account, Failure, Waited};
+use crate::lane::Holder;
+use crate::policy::{checkpoint, group as policy};
+use crate::queue::Wake;
+use crate::wait::{GaveUp, Patience, SLICE};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Serve the queue until it is closed and empty. A panic poisons the writer and answers everybody.
+pub(super) fn main(shared: &Arc<Shared>) {
+    let ended = catch_unwind(AssertUnwindSafe(|| run(shared)));
+    if let Err(panic) = ended {
+        let why = panic
+            .downcast_ref::<&str>()
+            .map(|text| (*text).to_owned())
+            .or_else(|| panic.downcast_ref::<String>().cloned())
+            .unwrap_or_else(|| "it panicked".to_owned());
+        shared.poison(&why);
+    }
+}
+
+fn run(shared: &Arc<Shared>) {
+    loop {
+        match shared.queue.wait(shared.idle_wait()) {
+            Wake::Work => {
+                linger(shared);
+                serve_turn(shared);
+            }
+            Wake::TimedOut | Wake::Nudged => look_after_log(shared),
+            Wake::Finished => break,
+        }
+        if shared.poisoned.get().is_some() {
+            break;
+        }
+    }
+    // Whatever came in between is answered, not left waiting.
+    for job in shared.queue.close_and_drain() {
+        answer_one(&job, Err(Box::new(shared.check().err().unwrap_or(Error::Closed).into())));
+    }
+    close(shared);
+}
+
+/// Let the callers of the last group come back before the next begins, where that pays.
+fn linger(shared: &Shared) {
+    let company = policy::Company {
+        usual_jobs: shared.usual_jobs(),
+        commit: shared.usual_commit(),
+        waiting: shared.queue.required(),
+        lingered: Duration::ZERO,
+    };
+    let time = policy::linger(&company);
+    if !time.is_zero() {
+        shared.queue.linger(company.usual_jobs.ceil() as usize, time);
+    }
+}
+
+/// Take the engine and the turn, and serve groups until the queue is empty or the turn is over.
+fn serve_turn(shared: &Arc<Shared>) {
+    let waiting_since = Instant::now();
+    let waiting = Waiting::new(shared, waiting_since);
+    let mut engine = loop {
+        if let Some(engine) = shared.home.take(SLICE) {
+            break engine;
+        }
+        if shared.poisoned.get().is_some() {
+            return;
+        }
+        if waiting.keep_house() {
+            return refuse_all(shared);
+        }
+    };
+    let mut turn = None;
+    if let Some(lane) = &shared.lane {
+        let interrupted = || waiting.keep_house() || shared.queue.is_empty();
+        match lane.enter(&shared.first_label(), &Patience { until: None, interrupted: &interrupted }) {
+            Ok(entered) => turn = Some(entered),
+            Err(GaveUp::TimedOut | GaveUp::Interrupted) => {
+                shared.home.give(engine);
+                if shared.must_stop() {
+                    refuse_all(shared);
+                }
+                return;
+            }
+        }
+    }
+    let mut holder = waiting.into_holder();
+    let mut since = waiting_since;
+    while let Some(job) = shared.queue.take_if(|_, _| true) {
+        match Group::new(shared, &mut engine, &mut turn, since, holder.take()).serve(job) {
+            Served::Here => {}
+            Served::Lend(job, account) => return group::lend(shared, engine, turn, &job, account),
+            Served::Broken => {
+                drop(turn);
+                drop(engine);
+                return shared.poison("a transaction could not be rolled back");
+            }
+        }
+        shared.after_commit(&engine);
+        if turn.as_ref().is_some_and(crate::lane::Turn::should_yield) {
+            break;
+        }
+        since = Instant::now();
+    }
+    drop(turn);
+    shared.home.give(engine);
+}
+
+/// Copy an idle log into the database, if nobody is at it.
+fn look_after_log(shared: &Arc<Shared>) {
+    let Some(engine) = shared.home.try_take() else { return };
+    let log = shared.checkpoint_log();
+    if let Some(mode) = shared.decide(&log, engine.log_pages()) {
+        let turn = shared.lane.as_ref().map(|lane| lane.try_enter("wal_checkpoint"));
+        // Somebody else's turn: they checkpoint too, or we come again.
+        if !matches!(turn, Some(None)) {
+            shared.checkpoint(&engine, mode);
+        }
+    }
+    shared.home.give(engine);
+}
+
+fn refuse_all(shared: &Shared) {
+    for job in shared.queue.close_and_drain() {
+        answer_one(&job, Err(Box::new(Error::Closed.into())));
+    }
+}
+
+/// Fold the log in and close the engine. An interactive transaction that is still open keeps it until it ends.
+fn close(shared: &Arc<Shared>) {
+    let stop_at = *shared.stop_at.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let engine = loop {
+        if let Some(engine) = shared.home.take(SLICE) {
+            break engine;
+        }
+        if shared.poisoned.get().is_some() || stop_at.is_some_and(|at| at <= Instant::now()) {
+            return;
+        }
+    };
+    if shared.lane.is_some() && engine.log_pages() > 0 && !shared.has_moved(&engine) {
+        let turn = shared.lane.as_ref().and_then(|lane| lane.try_enter("wal_checkpoint"));
+        shared.checkpoint(&engine, checkpoint::Mode::Passive);
+        drop(turn);
+    }
+    drop(engine);
+}
+
+impl Shared {
+    /// Answer the queued jobs whose deadline has passed.
+    pub(super) fn refuse_late(&self, now: Instant, holder: Option<&Holder>) {
+        let bounds = self.queue.bounds();
+        for (job, queued) in self.queue.take_expired(|job| job.is_late(now)) {
+            let after = now.saturating_duration_since(job.called);
+            let error = if queued {
+                Error::Timeout { phase: Phase::Queue, after, holder: holder.cloned() }
+            } else {
+                Error::QueueFull { after, jobs_max: bounds.jobs_max, bytes_max: bounds.bytes_max }
+            };
+            let account = Account {
+                waited: Waited { queue: after, ..Waited::default() },
+                holder: holder.cloned(),
+                ..Account::default()
+            };
+            self.telemetry.record_one(job.work.label(), &account, Some(&error));
+            let statement = Some(Arc::clone(job.work.label()));
+            answer_one(&job, Err(Box::new(Failure { error, statement, position: None, account })));
+        }
+    }
+
+    fn first_label(&self) -> Arc<str> {
+        self.queue.peek(|job| Arc::clone(job.work.label())).unwrap_or_else(|| "".into())
+    }
+}

@@ -1,0 +1,77 @@
+//! Errors of the core to exceptions of Python.
+
+use crate::errors::{self, class, class_name, waited};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use writelane_core::error::{Error, OpenError};
+use writelane_core::job::Failure;
+use writelane_core::lane::Holder;
+use writelane_core::sqlite::{code_name, ffi};
+
+/// Return the name of the exception class for an error, and the result code it carries.
+fn classify(error: &Error) -> (&'static str, i32) {
+    match error {
+        Error::Sqlite(error) => (class_name(error.code), error.code),
+        Error::Timeout { .. } => ("WriteTimeout", ffi::SQLITE_BUSY),
+        Error::QueueFull { .. } => ("QueueFull", ffi::SQLITE_BUSY),
+        Error::CommitUncertain(error) => ("CommitUncertain", error.code),
+        Error::Closed => ("Closed", ffi::SQLITE_MISUSE),
+        Error::Forked => ("ForkError", ffi::SQLITE_MISUSE),
+        Error::Poisoned(_) => ("Poisoned", ffi::SQLITE_INTERNAL),
+        Error::Cancelled | Error::Interrupted => ("OperationalError", ffi::SQLITE_INTERRUPT),
+        Error::Usage(_) | Error::Parameters(_) => ("ProgrammingError", ffi::SQLITE_MISUSE),
+        Error::Moved => ("OperationalError", ffi::SQLITE_READONLY_DBMOVED),
+        Error::UnsafeFilesystem(_) => ("UnsafeFilesystem", ffi::SQLITE_CANTOPEN),
+        Error::OwnedElsewhere(_) => ("OwnedElsewhere", ffi::SQLITE_BUSY),
+    }
+}
+
+fn make(py: Python<'_>, error: &Error, message: String) -> PyResult<PyErr> {
+    if matches!(error, Error::Sqlite(error) if error.primary() == ffi::SQLITE_NOMEM) {
+        return Ok(pyo3::exceptions::PyMemoryError::new_err(message));
+    }
+    let (name, code) = classify(error);
+    let exception = class(py, name)?.call1((message,))?;
+    exception.setattr("sqlite_errorcode", code)?;
+    exception.setattr("sqlite_errorname", code_name(code))?;
+    Ok(PyErr::from_value(exception))
+}
+
+/// Make the exception for a failed job.
+///
+/// An interrupted wait raises what the signal handler raised, or `KeyboardInterrupt`.
+pub fn raise(py: Python<'_>, failure: &Failure) -> PyErr {
+    if failure.error == Error::Interrupted {
+        return match py.check_signals() {
+            Err(raised) => raised,
+            Ok(()) => pyo3::exceptions::PyKeyboardInterrupt::new_err(()),
+        };
+    }
+    let mut message = failure.error.to_string();
+    if let Some(position) = failure.position {
+        message.push_str(&format!(" (in call {position} of the batch)"));
+    }
+    let made = make(py, &failure.error, message).and_then(|raised| {
+        let value = raised.value(py);
+        value.setattr("waited", waited(py, &failure.account.waited)?)?;
+        value.setattr("retries", failure.account.retries)?;
+        value.setattr("holder", holder(py, failure.account.holder.as_ref())?)?;
+        value.setattr("statement", failure.statement.as_deref())?;
+        value.setattr("position", failure.position)?;
+        Ok(raised)
+    });
+    made.unwrap_or_else(|error| error)
+}
+
+/// Make the exception for a database that could not be opened.
+pub fn raise_open(py: Python<'_>, error: &OpenError) -> PyErr {
+    if error.error == Error::Interrupted {
+        return raise(py, &Error::Interrupted.into());
+    }
+    make(py, &error.error, error.to_string()).unwrap_or_else(|error| error)
+}
+
+/// Describe who holds a lock; `None` where that is not known.
+pub fn holder<'py>(py: Python<'py>, holder: Option<&Holder>) -> PyResult<Option<Bound<'py, PyDict>>> {
+    holder.map_or(Ok(None), |holder| errors::holder(py, holder))
+}
