@@ -436,3 +436,19 @@ def begin_exit() -> None:
 
 def cancel_exit() -> None:
     """Undo `begin_exit` in a child that was forked during the exit of its parent."""
+def recover(
+    database: _StrPath,
+    wal: _StrPath | None,
+    journal: _StrPath | None,
+    output: _StrPath,
+    *,
+    deleted: bool = False,
+    progress: Callable[[str, int, int], object] | None = None,
+) -> dict[str, Any]:
+    """Recover every readable row of a damaged database, with its log or journal, into a new one at ``output``.
+
+    Nobody may change the files meanwhile; nothing may be at ``output`` yet. ``deleted`` recovers deleted rows too.
+    Returns what was recovered table by table. Raises DatabaseError if there is nothing to recover, OperationalError
+    if the new database cannot be written; what is at ``output`` then is of no use. Blocks for as long as it takes,
+    without the GIL; Ctrl-C works.
+    """

@@ -21,6 +21,7 @@ pub mod policy;
 pub mod process;
 pub mod queue;
 mod readers;
+pub mod recovery;
 pub mod sqlite;
 mod sync;
 pub mod telemetry;

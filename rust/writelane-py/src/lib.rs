@@ -5,6 +5,7 @@ mod dbapi;
 mod errors;
 mod filesystem;
 mod interpreter;
+mod recovery;
 
 use pyo3::prelude::*;
 
@@ -17,6 +18,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     filesystem::register(module)?;
     module.add_function(wrap_pyfunction!(interpreter::begin_exit, module)?)?;
     module.add_function(wrap_pyfunction!(interpreter::cancel_exit, module)?)?;
+    recovery::register(module)?;
     // Nobody imports `*` from here, and the stub would have to repeat every name.
     module.delattr("__all__")
 }

@@ -146,6 +146,26 @@ impl Statement {
         }
     }
 
+    /// Bind UTF-16 text as its bytes to parameter `index` (from 1), letting SQLite copy it.
+    ///
+    /// # Errors
+    /// As [`Statement::bind`].
+    pub fn bind_text16(&self, index: usize, text: &[u8], big_endian: bool) -> Result<(), SqliteError> {
+        let encoding = if big_endian { ffi::SQLITE_UTF16BE } else { ffi::SQLITE_UTF16LE };
+        let even = text.len() & !1;
+        // SAFETY: the statement is live, the length is within the slice, SQLITE_TRANSIENT makes SQLite copy it.
+        self.checked(unsafe {
+            ffi::sqlite3_bind_text64(
+                self.stmt,
+                index as c_int,
+                non_null(text),
+                even as u64,
+                ffi::SQLITE_TRANSIENT(),
+                encoding as u8,
+            )
+        })
+    }
+
     /// Set every parameter to NULL.
     pub fn clear_bindings(&self) {
         // SAFETY: the statement is live.
