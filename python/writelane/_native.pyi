@@ -116,6 +116,64 @@ class Connection:
     def __enter__(self) -> Self: ...
     def __exit__(self, type: Any = None, value: Any = None, traceback: Any = None, /) -> bool:
         """Commit, or after an exception roll back; where the commit fails, roll back and raise its error."""
+    def backup(
+        self,
+        target: Connection,
+        *,
+        pages: int = ...,
+        progress: Callable[[int, int, int], object] | None = None,
+        name: str = "main",
+        sleep: float = 0.25,
+    ) -> None:
+        """Copy a database of this connection over that of another, `pages` at a time.
+
+        `progress` is told, after each step, its result code, the pages left and the pages in all; `sleep` is the
+        pause in seconds after a step that met a lock. Both connections can be used between the steps.
+        """
+    def blobopen(self, table: str, column: str, row: int, /, *, readonly: bool = False, name: str = "main") -> Blob:
+        """Open a value of a table in pieces."""
+    def create_aggregate(self, name: str, n_arg: int, aggregate_class: Callable[[], Any]) -> None:
+        """Make an aggregate callable from SQL: a class with `step` and `finalize`."""
+    def create_collation(self, name: str, callback: Callable[[str, str], int] | None, /) -> None:
+        """Make a collation usable from SQL: a function of two strings whose result's sign is their order; None takes it
+        away.
+        """
+    def create_function(
+        self, name: str, narg: int, func: Callable[..., Any] | None, *, deterministic: bool = False
+    ) -> None:
+        """Make a function callable from SQL.
+
+        `narg` is the number of arguments, -1 for any; `deterministic` promises the same result for the same
+        arguments. Raises `OperationalError` where it cannot be made.
+        """
+    def create_window_function(self, name: str, num_params: int, aggregate_class: Callable[[], Any] | None, /) -> None:
+        """Make an aggregate window function callable from SQL: a class with `step`, `inverse`, `value` and `finalize`;
+        None takes it away.
+        """
+    def deserialize(self, data: Any, /, *, name: str = "main") -> None:
+        """Replace a database of this connection by one in memory with these bytes."""
+    def enable_load_extension(self, enable: bool, /) -> None:
+        """Allow extensions to be loaded, or forbid it."""
+    def getconfig(self, op: int, /) -> bool:
+        """Return a boolean setting of the connection."""
+    def getlimit(self, category: int, /) -> int:
+        """Return a run-time limit."""
+    def iterdump(self, *, filter: str | None = None) -> Iterator[str]:
+        """Return an iterator over the statements that make the database again; `filter` is a LIKE pattern for names."""
+    def load_extension(self, name: str, /, *, entrypoint: str | None = None) -> None:
+        """Load an extension of SQLite from a shared library."""
+    def serialize(self, *, name: str = "main") -> bytes:
+        """Return the bytes of a database, as a file of it would hold them."""
+    def set_authorizer(self, authorizer_callback: Callable[..., int] | None) -> None:
+        """Have a function asked about every action of the statements prepared from now on; None: nobody."""
+    def set_progress_handler(self, progress_handler: Callable[[], object] | None, n: int) -> None:
+        """Have a function asked every `n` steps of a statement whether to end it; None: nobody."""
+    def set_trace_callback(self, trace_callback: Callable[[str], object] | None) -> None:
+        """Have a function told of every statement that begins to run, its values filled in; None: nobody."""
+    def setconfig(self, op: int, enable: bool = True, /) -> None:
+        """Set a boolean setting of the connection."""
+    def setlimit(self, category: int, limit: int, /) -> int:
+        """Set a run-time limit and return its former value."""
     def close(self) -> None:
         """Close the connection. A transaction that is open is rolled back."""
     def commit(self) -> None:
@@ -163,6 +221,38 @@ class Connection:
     @property
     def total_changes(self) -> int:
         """The rows changed since the connection was opened."""
+
+def enable_callback_tracebacks(enable: bool, /) -> None:
+    """Have exceptions in functions called from SQL reported through `sys.unraisablehook`, or not."""
+
+def complete_statement(statement: str) -> bool:
+    """Say whether a text ends with a complete statement."""
+
+def enable_shared_cache(do_enable: bool) -> None:
+    """Have connections opened from now on in this process share their caches, or not."""
+
+@final
+class Blob:
+    """A value of a table, read and written in pieces; its length cannot change."""
+
+    def __delitem__(self, key: Any, /) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, type: Any = None, val: Any = None, tb: Any = None, /) -> bool: ...
+    def __getitem__(self, key: int | slice, /) -> Any: ...
+    def __len__(self) -> int: ...
+    def __setitem__(self, key: int | slice, value: Any, /) -> None: ...
+    def close(self) -> None:
+        """Close the blob; one that is closed stays so."""
+    def read(self, length: int = ..., /) -> bytes:
+        """Return up to `length` bytes from the current place on (negative: all that are left), and move it behind
+        them.
+        """
+    def seek(self, offset: int, origin: int = ..., /) -> None:
+        """Move the current place to `offset` from the start (0), the current place (1) or the end (2)."""
+    def tell(self) -> int:
+        """Return the current place."""
+    def write(self, data: Any, /) -> None:
+        """Write bytes from the current place on, and move it behind them. The length of the value stays."""
 
 @final
 class Statement:

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from writelane import _native
 from writelane._native import (
     Connection,
     Cursor,
@@ -17,8 +18,10 @@ from writelane._native import (
     Row,
     adapt,
     adapters,
+    complete_statement,
     constants,
     converters,
+    enable_callback_tracebacks,
     register_adapter,
     register_converter,
     sqlite_version,
@@ -152,8 +155,10 @@ __all__ = [
     "adapt",
     "adapters",
     "apilevel",
+    "complete_statement",
     "connect",
     "converters",
+    "enable_callback_tracebacks",
     "paramstyle",
     "register_adapter",
     "register_converter",
@@ -164,6 +169,27 @@ __all__ = [
 
 globals().update(constants)
 __all__ += list(constants)
+
+if _VERSION >= (3, 11):
+    from writelane._native import Blob
+
+    __all__ += ["Blob"]
+
+if _VERSION < (3, 12):
+
+    def enable_shared_cache(enable: bool) -> None:
+        """Have connections opened from now on in this process share their caches, or not. Deprecated."""
+        warnings.warn(
+            "enable_shared_cache is deprecated and will be removed in Python 3.12. "
+            "Shared cache is strongly discouraged by the SQLite 3 documentation. "
+            "If shared cache must be used, open the database in URI mode using the "
+            "cache=shared query parameter.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        _native.enable_shared_cache(enable)
+
+    __all__ += ["enable_shared_cache"]
 
 if _VERSION >= (3, 12):
     LEGACY_TRANSACTION_CONTROL = -1

@@ -4,7 +4,10 @@
 //! at a time, on the caller's thread. Every method may block, so none is called with an interpreter's lock held,
 //! save those that say otherwise.
 
+mod blob;
+mod copy;
 mod error;
+mod hook;
 mod kind;
 mod lock;
 mod policy;
@@ -12,14 +15,17 @@ mod run;
 mod transaction;
 mod waits;
 
+pub use copy::CopyStep;
 pub use error::{Error, NotForMany};
 pub use kind::{Kind, kind, without_blank};
 pub use run::{Column, Describe, Fetched, Many, Outcome, Prepared};
 
 use crate::lane::Lane;
-use crate::sqlite::{BusyHandler, Cells, Handle, Interrupter, OpenFlags, Statement, StatementCache, ValueRef};
+use crate::sqlite::{
+    Authorizer, Blob, BusyHandler, Cells, Handle, Interrupter, OpenFlags, Progress, Statement, StatementCache, Trace,
+};
 use lock::{Held, ReentrantLock};
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -66,8 +72,17 @@ struct State {
     /// BEGIN, COMMIT and ROLLBACK of our own.
     control: RefCell<BTreeMap<&'static str, Statement>>,
     cursors: RefCell<BTreeMap<u64, Rows>>,
+    blobs: RefCell<BTreeMap<u64, Blob>>,
+    hooks: RefCell<Hooks>,
     lost: RefCell<Option<Box<str>>>,
-    wal: Cell<Option<bool>>,
+}
+
+/// What the application has asked to be told of.
+#[derive(Default)]
+struct Hooks {
+    authorizer: Option<Authorizer>,
+    trace: Option<Trace>,
+    progress: Option<Progress>,
 }
 
 /// The rows a statement has yet to give.
@@ -94,16 +109,18 @@ impl Connection {
         crate::vfs::install()?;
         let handle = Handle::open_name(name, flags, vfs)?;
         handle.wal_autocheckpoint(AUTOCHECKPOINT_PAGES);
-        let lane = if handle.is_readonly() { None } else { handle.main_file().map(|path| Lane::of(&path)) };
-        let waits = Arc::new(Waits::new(options.timeout, options.signalled));
+        let file = handle.main_file();
+        let waits = Arc::new(Waits::new(options.timeout, options.signalled, file.as_deref()));
+        let lane = if handle.is_readonly() { None } else { file.map(|path| Lane::of(&path)) };
         let state = State {
             busy: RefCell::new(Some(install_busy(&handle, &waits))),
             handle: RefCell::new(Some(Arc::clone(&handle))),
             cache: RefCell::new(StatementCache::new(options.cached_statements)),
             control: RefCell::new(BTreeMap::new()),
             cursors: RefCell::new(BTreeMap::new()),
+            blobs: RefCell::new(BTreeMap::new()),
+            hooks: RefCell::new(Hooks::default()),
             lost: RefCell::new(None),
-            wal: Cell::new(None),
         };
         Ok(Arc::new(Self {
             state: ReentrantLock::new(state),
@@ -176,7 +193,7 @@ impl Connection {
     pub fn with_turn<T>(&self, what: &str, call: impl FnOnce(&Arc<Handle>) -> Result<T, Error>) -> Result<T, Error> {
         let (state, handle) = self.enter()?;
         self.waits.begin();
-        let result = self.take_turn(&state, &handle, what).and_then(|()| call(&handle));
+        let result = self.take_turn(&handle, what).and_then(|()| call(&handle));
         self.settle(&state, &handle);
         result
     }
@@ -189,6 +206,10 @@ impl Connection {
         let state = self.state.lock();
         let cursors = state.cursors.take();
         drop(cursors);
+        let blobs = state.blobs.take();
+        drop(blobs);
+        let hooks = state.hooks.take();
+        drop(hooks);
         let control = state.control.take();
         drop(control);
         state.cache.borrow_mut().clear();
@@ -231,21 +252,4 @@ impl Drop for Connection {
 fn install_busy(handle: &Arc<Handle>, waits: &Arc<Waits>) -> BusyHandler {
     let waits = Arc::clone(waits);
     BusyHandler::install(handle, move |attempt| waits.wait(attempt))
-}
-
-impl State {
-    /// Say whether the main database has a write-ahead log, asking SQLite once.
-    fn is_wal(&self, handle: &Arc<Handle>) -> bool {
-        if let Some(wal) = self.wal.get() {
-            return wal;
-        }
-        let Ok((Some(statement), _)) = Statement::prepare(handle, b"PRAGMA main.journal_mode", 0) else { return false };
-        // A database that cannot be read yet is asked again.
-        if statement.step().is_err() {
-            return false;
-        }
-        let wal = matches!(statement.column(0), ValueRef::Text(mode) if mode.eq_ignore_ascii_case(b"wal"));
-        self.wal.set(Some(wal));
-        wal
-    }
 }

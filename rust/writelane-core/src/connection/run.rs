@@ -124,7 +124,7 @@ impl Connection {
         sql: &[u8],
     ) -> Result<(Option<Statement>, usize), Error> {
         self.waits.begin();
-        self.waits.set_in_kernel(false);
+        self.waits.set_for_write_lock(false);
         let mut attempt = 0;
         loop {
             match Statement::prepare(handle, sql, ffi::SQLITE_PREPARE_PERSISTENT) {
@@ -345,7 +345,7 @@ impl Connection {
     pub fn fetch(&self, number: u64, rows_max: usize, bytes_max: usize, out: &mut Cells) -> Result<Fetched, Error> {
         let (state, handle) = self.enter()?;
         self.waits.begin();
-        self.waits.set_in_kernel(false);
+        self.waits.set_for_write_lock(false);
         let Some(mut rows) = state.cursors.borrow_mut().remove(&number) else { return Ok(Fetched::default()) };
         let result = self.fetch_in(&state, &handle, &mut rows, rows_max, bytes_max, out);
         match &result {

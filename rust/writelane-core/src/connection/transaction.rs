@@ -97,13 +97,13 @@ impl Connection {
     }
 
     /// Take a turn in the lane, unless there is one or there is no lane.
-    pub(super) fn take_turn(&self, state: &State, handle: &Arc<Handle>, sql: &str) -> Result<(), Error> {
+    pub(super) fn take_turn(&self, handle: &Arc<Handle>, sql: &str) -> Result<(), Error> {
         let Some(lane) = &self.lane else { return Ok(()) };
         if handle.writes_main() {
-            self.waits.set_in_kernel(false);
+            self.waits.set_for_write_lock(false);
             return Ok(());
         }
-        self.waits.set_in_kernel(state.is_wal(handle));
+        self.waits.set_for_write_lock(true);
         if self.waits.has_turn() {
             return Ok(());
         }
@@ -121,9 +121,9 @@ impl Connection {
         kind: Kind,
     ) -> Result<Step, Error> {
         if statement.is_readonly() {
-            self.waits.set_in_kernel(false);
+            self.waits.set_for_write_lock(false);
         } else {
-            self.take_turn(state, handle, sql)?;
+            self.take_turn(handle, sql)?;
         }
         if kind == Kind::BusyTimeout {
             return self.busy_timeout(state, handle, statement);
@@ -134,9 +134,6 @@ impl Connection {
             let autocommit = handle.autocommit();
             let error = match statement.step() {
                 Ok(step) => {
-                    if kind == Kind::JournalMode {
-                        state.wal.set(None);
-                    }
                     self.waits.holding(sql);
                     return Ok(step);
                 }
@@ -150,7 +147,7 @@ impl Connection {
                 code: error.code,
                 kind,
                 autocommit,
-                wal: state.is_wal(handle),
+                wal: self.waits.has_log(),
                 given_up: self.waits.ended().is_some(),
                 drained,
             };

@@ -2,6 +2,7 @@
 
 use crate::lane::{Lane, Turn};
 use crate::wait::{GaveUp, Patience};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -24,6 +25,9 @@ pub struct Waits {
     timeout_us: AtomicU64,
     interrupts: AtomicU64,
     signalled: fn() -> bool,
+    /// The shared memory of the write-ahead log. It is there exactly while there is a log that others may hold the
+    /// write lock of, and can be looked for without a statement, which the application would be told of.
+    shared_memory: Option<PathBuf>,
     call: Mutex<Call>,
 }
 
@@ -34,7 +38,7 @@ struct Call {
     waited: Duration,
     gave_up: Option<Ended>,
     turn: Option<Turn>,
-    in_kernel: bool,
+    for_write_lock: bool,
     signalled: bool,
 }
 
@@ -51,11 +55,16 @@ pub enum Ended {
 
 impl Waits {
     /// `signalled` is asked at least every 50 ms of a wait, with the connection's lock held but no other.
-    pub fn new(timeout: Duration, signalled: fn() -> bool) -> Self {
+    pub fn new(timeout: Duration, signalled: fn() -> bool, database: Option<&Path>) -> Self {
         let waits = Self {
             timeout_us: AtomicU64::new(0),
             interrupts: AtomicU64::new(0),
             signalled,
+            shared_memory: database.map(|database| {
+                let mut name = database.as_os_str().to_owned();
+                name.push("-shm");
+                name.into()
+            }),
             call: Mutex::new(Call::default()),
         };
         waits.set_timeout(timeout);
@@ -96,9 +105,14 @@ impl Waits {
         call.signalled = false;
     }
 
-    /// Say whether the next waits are for the write lock of a write-ahead log, which the kernel can wait for.
-    pub fn set_in_kernel(&self, in_kernel: bool) {
-        self.call().in_kernel = in_kernel;
+    /// Say whether the next waits are for the write lock, which the kernel can wait for where there is a log.
+    pub fn set_for_write_lock(&self, for_write_lock: bool) {
+        self.call().for_write_lock = for_write_lock;
+    }
+
+    /// Say whether the database has a write-ahead log in use.
+    pub fn has_log(&self) -> bool {
+        self.shared_memory.as_ref().is_some_and(|path| path.exists())
     }
 
     /// Return how long this call has waited.
@@ -141,15 +155,14 @@ impl Waits {
 
     /// Wait a little after try number `attempt` (from 0) met a lock; `false`: the wait is over.
     pub fn wait(&self, attempt: u32) -> bool {
-        let (turn, in_kernel) = {
+        let turn = {
             let mut call = self.call();
             if call.gave_up.is_some() {
                 return false;
             }
-            (if call.in_kernel { call.turn.take() } else { None }, call.in_kernel)
+            if call.for_write_lock && self.has_log() { call.turn.take() } else { None }
         };
         let Some(mut turn) = turn else {
-            debug_assert!(!in_kernel || self.call().turn.is_none());
             return self.patiently(|patience| back_off(patience, attempt)).is_ok();
         };
         let began = Instant::now();
@@ -207,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_timeout_of_ages_has_no_end() {
-        let waits = Waits::new(Duration::from_secs(86_400 * 30), || false);
+        let waits = Waits::new(Duration::from_secs(86_400 * 30), || false, None);
         assert_eq!(waits.timeout(), Some(Duration::from_secs(86_400 * 30)));
         waits.set_timeout(Duration::MAX);
         assert_eq!(waits.timeout(), None);
@@ -215,7 +228,7 @@ mod tests {
 
     #[test]
     fn an_interrupt_before_the_call_does_not_end_its_wait() {
-        let waits = Waits::new(Duration::from_secs(60), || false);
+        let waits = Waits::new(Duration::from_secs(60), || false, None);
         waits.interrupt();
         waits.begin();
         assert!(waits.wait(0));
@@ -226,11 +239,11 @@ mod tests {
 
     #[test]
     fn a_signal_and_a_timeout_are_told_apart() {
-        let waits = Waits::new(Duration::from_secs(60), || true);
+        let waits = Waits::new(Duration::from_secs(60), || true, None);
         waits.begin();
         assert!(!waits.wait(0));
         assert_eq!(waits.ended(), Some(Ended::Signalled));
-        let waits = Waits::new(Duration::ZERO, || false);
+        let waits = Waits::new(Duration::ZERO, || false, None);
         waits.begin();
         assert!(!waits.wait(0));
         assert_eq!(waits.ended(), Some(Ended::TimedOut));

@@ -5,20 +5,28 @@
 //! that allows; rusqlite brings the bundled library and its bindings.
 
 mod authorizer;
+mod blob;
 mod busy;
 mod cache;
 mod cells;
 mod codes;
+mod copy;
+mod function;
 mod handle;
+mod hooks;
 mod statement;
 mod value;
 
-pub use authorizer::{Authorization, Authorizer};
+pub use authorizer::{Action, Authorization, Authorizer};
+pub use blob::Blob;
 pub use busy::BusyHandler;
 pub use cache::StatementCache;
 pub use cells::Cells;
 pub use codes::{code_name, primary};
+pub use copy::{Backup, complete_statement, enable_shared_cache};
+pub use function::{Aggregate, Arguments, Context};
 pub use handle::{Handle, Interrupter, OpenFlags, SqliteError};
+pub use hooks::{Progress, Trace, Traced};
 pub use rusqlite::ffi;
 pub use statement::{Statement, Step};
 pub use value::{Value, ValueRef};

@@ -1,10 +1,13 @@
 //! The native classes of `writelane.dbapi`.
 
 pub mod adapt;
+mod blob;
+mod callback;
 mod connection;
 mod constants;
 mod convert;
 mod cursor;
+mod extend;
 mod row;
 pub mod tuple;
 
@@ -32,6 +35,10 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<cursor::Cursor>()?;
     module.add_class::<row::Row>()?;
     module.add_class::<adapt::PrepareProtocol>()?;
+    module.add_class::<blob::Blob>()?;
+    module.add_function(wrap_pyfunction!(callback::enable_callback_tracebacks, module)?)?;
+    module.add_function(wrap_pyfunction!(extend::complete_statement, module)?)?;
+    module.add_function(wrap_pyfunction!(extend::enable_shared_cache, module)?)?;
     connection::add_exceptions(&module.py().get_type::<connection::Connection>())?;
     constants::register(module)?;
     adapt::register(module)

@@ -81,3 +81,19 @@ pub fn contiguous(value: &Bound<'_, PyAny>) -> PyResult<Option<Vec<u8>>> {
     unsafe { ffi::PyBuffer_Release(&mut view) };
     Ok(Some(bytes))
 }
+
+/// Say whether an object can be an index: it has `__index__`.
+pub fn is_index(value: &Bound<'_, PyAny>) -> bool {
+    // SAFETY: the thread is attached and the object is live.
+    unsafe { ffi::PyIndex_Check(value.as_ptr()) == 1 }
+}
+
+/// Return an index; one that does not fit raises `IndexError`.
+pub fn index(value: &Bound<'_, PyAny>) -> PyResult<isize> {
+    // SAFETY: the thread is attached and both objects are live; -1 may be an answer or the sign of an exception.
+    let index = unsafe { ffi::PyNumber_AsSsize_t(value.as_ptr(), ffi::PyExc_IndexError) };
+    if index == -1 && PyErr::occurred(value.py()) {
+        return Err(PyErr::fetch(value.py()));
+    }
+    Ok(index)
+}
