@@ -526,6 +526,7 @@ def begin_exit() -> None:
 
 def cancel_exit() -> None:
     """Undo `begin_exit` in a child that was forked during the exit of its parent."""
+
 def recover(
     database: _StrPath,
     wal: _StrPath | None,

@@ -16,7 +16,7 @@ pub fn class<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyType>> {
 }
 
 /// Return the name of the class that the standard module raises for a result code.
-pub fn class_name(py: Python<'_>, code: i32) -> &'static str {
+pub fn class_name(code: i32) -> &'static str {
     match code & 0xff {
         ffi::SQLITE_INTERNAL | ffi::SQLITE_NOTFOUND => "InternalError",
         ffi::SQLITE_ERROR
@@ -34,7 +34,6 @@ pub fn class_name(py: Python<'_>, code: i32) -> &'static str {
         | ffi::SQLITE_SCHEMA => "OperationalError",
         ffi::SQLITE_TOOBIG => "DataError",
         ffi::SQLITE_CONSTRAINT | ffi::SQLITE_MISMATCH => "IntegrityError",
-        ffi::SQLITE_MISUSE if crate::dbapi::minor(py) < 11 => "ProgrammingError",
         ffi::SQLITE_MISUSE | ffi::SQLITE_RANGE => "InterfaceError",
         _ => "DatabaseError",
     }
@@ -112,8 +111,13 @@ pub fn from_sqlite(py: Python<'_>, error: &SqliteError) -> PyErr {
     if error.primary() == ffi::SQLITE_NOMEM {
         return pyo3::exceptions::PyMemoryError::new_err(());
     }
+    let name = match class_name(error.code) {
+        // Before 3.11 misuse was the caller's error by another name.
+        "InterfaceError" if error.primary() == ffi::SQLITE_MISUSE && crate::dbapi::minor(py) < 11 => "ProgrammingError",
+        name => name,
+    };
     let raised = (|| {
-        let exception = class(py, class_name(py, error.code))?.call1((&*error.message,))?;
+        let exception = class(py, name)?.call1((&*error.message,))?;
         exception.setattr("sqlite_errorcode", error.code)?;
         exception.setattr("sqlite_errorname", code_name(error.code))?;
         Ok(PyErr::from_value(exception))
