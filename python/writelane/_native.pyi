@@ -543,3 +543,9 @@ def recover(
     if the new database cannot be written; what is at ``output`` then is of no use. Blocks for as long as it takes,
     without the GIL; Ctrl-C works.
     """
+
+def release_idle_files() -> None:
+    """Close the files of databases that no connection of this process uses any more.
+
+    They are kept open otherwise, since a close would drop the locks that other code of the process has on them.
+    """

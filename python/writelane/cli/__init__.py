@@ -24,6 +24,7 @@ __all__ = ["VERBS", "main"]
 VERBS: dict[str, str] = {
     "backup": "copy a database consistently while it is being written",
     "check": "check a database: integrity, indexes against tables, foreign keys",
+    "repair": "make a sound database of what can be read of a damaged one",
 }
 
 #: Exit statuses: all is well; something was found; it could not be done or was not understood.

@@ -86,9 +86,16 @@ fn database_owner(py: Python<'_>, path: PathBuf) -> PyResult<Option<Bound<'_, Py
     Ok(Some(found))
 }
 
+/// Close the files of databases that no connection of this process uses any more.
+#[pyfunction]
+fn release_idle_files(py: Python<'_>) {
+    py.detach(writelane_core::vfs::release_idle);
+}
+
 /// Add what this file has to the module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Filesystem>()?;
+    module.add_function(wrap_pyfunction!(release_idle_files, module)?)?;
     module.add_function(wrap_pyfunction!(database_owner, module)?)?;
     module.add_function(wrap_pyfunction!(judge_filesystem, module)?)
 }
