@@ -125,8 +125,8 @@ fn of_record(records: &[Record]) -> Option<&Record> {
     match only(Doing::Holding) {
         (Some(record), None) => Some(record),
         (Some(_), Some(_)) => None,
-        (None, _) => match only(Doing::Turn) {
-            (Some(record), None) => Some(record),
+        (None, _) => match (only(Doing::Turn), only(Doing::Hidden)) {
+            ((Some(record), None), (None, _)) => Some(record),
             _ => None,
         },
     }
@@ -166,6 +166,7 @@ mod tests {
             namespace: process::namespace(),
             boot: 0,
             command: "agent".into(),
+            board: 0,
             doing,
             since_ns: 0,
             statement: "INSERT".into(),
@@ -181,6 +182,8 @@ mod tests {
         assert_eq!(of_record(&[idle.clone(), turn.clone(), holding.clone()]), Some(&holding));
         assert_eq!(of_record(&[idle.clone(), turn.clone()]), Some(&turn));
         assert_eq!(of_record(&[turn.clone(), turn.clone()]), None);
+        assert_eq!(of_record(&[turn.clone(), record(5, Doing::Hidden)]), None);
+        assert_eq!(of_record(&[record(5, Doing::Hidden), holding.clone()]), Some(&holding));
         assert_eq!(of_record(&[holding.clone(), holding.clone()]), None);
         assert_eq!(of_record(&[idle, record(4, Doing::Blocked)]), None);
     }

@@ -14,6 +14,9 @@ pub const IDLE: Duration = Duration::from_secs(2);
 /// How often the front is asked for where the kernel refuses to wait for it.
 const POLL: Duration = Duration::from_millis(1);
 
+/// How long a thread that the kernel gave a lock may take to wake up and have it.
+const WAKING: Duration = Duration::from_micros(100);
+
 /// Start a named thread that takes no signal of the process, so that every signal finds a thread that expects it.
 pub fn start(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
     // SAFETY: both sets are plain old data, filled by the calls; the mask of this thread is put back below.
@@ -65,7 +68,14 @@ pub fn run(lane: &Arc<Lane>) {
     }
 }
 
+/// Go through the turnstile, waiting as long as it takes.
 fn stand_in_line(file: &LaneFile) -> io::Result<()> {
+    if file.try_turnstile()? {
+        return Ok(());
+    }
+    // The queue's lock is free for the moment in which the first who waits for it wakes up. Who comes in that moment,
+    // as a rule the one that just gave the front up, would get before all who wait: so it comes a little later.
+    thread::sleep(WAKING);
     wait_for(file, QUEUE)?;
     let front = wait_for(file, FRONT);
     file.unlock(QUEUE);

@@ -6,7 +6,8 @@
 //!
 //! Everything here may fail without harm: whoever has no lane file takes SQLite's own lock without queueing.
 
-use super::slot::{self, Page, Record};
+use super::board;
+use super::slot::{self, Doing, Page, Record};
 use crate::holder::{self, process};
 use std::ffi::CString;
 use std::fs::{File, Metadata};
@@ -187,6 +188,19 @@ impl LaneFile {
         }
     }
 
+    /// Go through the turnstile if that needs no wait.
+    ///
+    /// # Errors
+    /// What the kernel says, other than that somebody is there.
+    pub fn try_turnstile(&self) -> io::Result<bool> {
+        if !self.try_lock(QUEUE)? {
+            return Ok(false);
+        }
+        let front = self.try_lock(FRONT);
+        self.unlock(QUEUE);
+        front
+    }
+
     /// Give the lock on `byte` up.
     pub fn unlock(&self, byte: i64) {
         // Unlocking fails only where the descriptor is gone, and then the lock is gone with it.
@@ -250,6 +264,13 @@ impl LaneFile {
         let _ = self.file().write_all_at(page.seal(), slot_at(index) as u64);
     }
 
+    /// Say whether the record `index` still is one of this process: somebody may have truncated the file.
+    pub fn has_slot(&self, index: usize) -> bool {
+        let mut bytes = [0; slot::SIZE];
+        self.file().read_exact_at(&mut bytes, slot_at(index) as u64).is_ok()
+            && Record::read(&bytes).is_some_and(|record| record.pid == std::process::id())
+    }
+
     /// Read the records of all living processes, this one's among them.
     pub fn records(&self) -> Vec<Record> {
         let mine = |index: usize| self.taken[index / 64].load(Ordering::Acquire) & (1 << (index % 64)) != 0;
@@ -295,9 +316,21 @@ fn read_records(file: &File, is_alive: impl Fn(usize) -> bool) -> Vec<Record> {
                 file.read_exact_at(&mut bytes, slot_at(index) as u64).ok()?;
                 Record::read(&bytes)
             })?;
-            (record.boot == boot && is_alive(index)).then_some(record)
+            (record.boot == boot && is_alive(index)).then(|| on_board(record))
         })
         .collect()
+}
+
+/// Return the record that a process has on its board, where it has one.
+fn on_board(named: Record) -> Record {
+    if named.board == 0 {
+        return named;
+    }
+    let seen = (named.namespace == process::namespace()).then(|| {
+        let same = |record: &Record| (record.pid, record.started) == (named.pid, named.started);
+        (0..3).find_map(|_| board::read(named.pid, named.board).and_then(|bytes| Record::read(&bytes)).filter(same))
+    });
+    seen.flatten().unwrap_or(Record { doing: Doing::Hidden, ..named })
 }
 
 fn slot_at(index: usize) -> i64 {

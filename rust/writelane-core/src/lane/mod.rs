@@ -13,6 +13,8 @@
 //! No caller waits in the kernel: an agent thread does, so that callers have deadlines and can be interrupted.
 
 mod agent;
+mod board;
+mod company;
 mod file;
 pub mod outside;
 mod probe;
@@ -23,7 +25,7 @@ mod stats;
 
 use crate::holder;
 use crate::wait::{GaveUp, Patience};
-use probe::Prober;
+use probe::{Kept, Prober};
 use state::{Right, State, Ticket};
 use stats::Counters;
 use std::path::{Path, PathBuf};
@@ -37,7 +39,7 @@ pub use stats::LaneStats;
 /// How often the wait for SQLite's lock may come back at once before it pauses: the lock is free, and something else busy.
 const QUICK_ROUNDS: u32 = 3;
 /// What "at once" means.
-const QUICK: Duration = Duration::from_micros(50);
+const QUICK: Duration = Duration::from_micros(200);
 
 /// The lane of one database file. One per process and file.
 pub struct Lane {
@@ -111,12 +113,7 @@ impl Lane {
         if self.is_inherited() {
             return Some(self.turn(Right::Alone));
         }
-        let mut state = lock(&self.state);
-        let right = state.try_take(&self.path, statement, Instant::now());
-        if right.is_none() && state.needs_agent() {
-            self.call_agent(&mut state);
-        }
-        drop(state);
+        let right = lock(&self.state).try_take(&self.path, statement, Instant::now());
         right.map(|right| self.turn(right))
     }
 
@@ -220,18 +217,21 @@ impl Turn {
     pub fn wait_for_write_lock(&mut self, patience: &Patience<'_>) -> Result<(), GaveUp> {
         patience.next_slice()?;
         if self.lane.is_inherited() {
-            return probe::pause(0, patience);
+            return probe::pause(0, patience).map(drop);
         }
         let begun = Instant::now();
         let result = self.wait_outside(begun, patience);
         self.lane.stats.waited(begun.elapsed());
-        let mut state = lock(&self.lane.state);
-        self.right = state.given_right();
-        state.publish_doing(Doing::Turn);
-        result
+        {
+            let mut state = lock(&self.lane.state);
+            self.right = state.given_right();
+            state.publish_doing(Doing::Turn);
+        }
+        // Only now is the lock let go, for the caller to take it.
+        result.map(drop)
     }
 
-    fn wait_outside(&mut self, begun: Instant, patience: &Patience<'_>) -> Result<(), GaveUp> {
+    fn wait_outside(&mut self, begun: Instant, patience: &Patience<'_>) -> Result<Option<Kept>, GaveUp> {
         let dice = {
             let mut state = lock(&self.lane.state);
             let ticket = Ticket::new("");
@@ -247,13 +247,17 @@ impl Turn {
             if joins {
                 self.lane.call_agent(&mut state);
                 drop(state);
-                return self.lane.await_service(&ticket, patience).map(drop);
+                return self.lane.await_service(&ticket, patience).map(|_| None);
             }
             state.dice()
         };
-        Prober::wait(&self.lane, dice, patience)?;
+        let kept = Prober::wait(&self.lane, dice, patience)?;
         self.quick = if begun.elapsed() < QUICK { self.quick + 1 } else { 0 };
-        if self.quick >= QUICK_ROUNDS { probe::pause(dice, patience) } else { Ok(()) }
+        if self.quick < QUICK_ROUNDS {
+            return Ok(Some(kept));
+        }
+        drop(kept);
+        probe::pause(dice, patience).map(Some)
     }
 
     /// Publish that the write lock is held, and with which statement.

@@ -11,68 +11,95 @@ use std::time::{Duration, Instant};
 /// writers out too. Constant, so that a long wait does not make a slower poller.
 const POLL: Duration = Duration::from_millis(1);
 
+/// How long the lock is kept for the caller that waited for it. It needs some 50 us to wake up; a caller that the
+/// scheduler keeps longer must not keep everybody.
+const KEPT: Duration = Duration::from_millis(5);
+
 /// The wait for the write lock. One thread of a process at most is in the kernel for it.
 #[derive(Default)]
 pub struct Prober {
     rounds: Mutex<Rounds>,
+    /// Wakes the thread when somebody waits.
     called: Condvar,
+    /// Wakes who waits.
     done: Condvar,
+    /// Wakes the thread when the caller has taken what was kept for it.
+    taken: Condvar,
 }
 
 #[derive(Default)]
 struct Rounds {
     thread: bool,
-    wanted: bool,
-    running: bool,
+    /// Callers that wait, at most one as long as they keep to their turns.
+    callers: usize,
     finished: u64,
     /// Whether the last round could not wait at all.
     failed: bool,
+    /// The probe that keeps the lock for a caller.
+    kept: Option<Arc<WriteLockProbe>>,
+}
+
+/// SQLite's write lock, kept from everybody until this is dropped: the moment before the caller takes it itself.
+pub struct Kept(Option<Arc<WriteLockProbe>>);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if let Some(probe) = &self.0 {
+            probe.release();
+        }
+    }
 }
 
 impl Prober {
-    /// Wait until the write lock was free for a moment, or for one pause where that cannot be waited for.
-    pub fn wait(lane: &Arc<Lane>, dice: u64, patience: &Patience<'_>) -> Result<(), GaveUp> {
+    /// Wait until the write lock is free, or for one pause where that cannot be waited for.
+    pub fn wait(lane: &Arc<Lane>, dice: u64, patience: &Patience<'_>) -> Result<Kept, GaveUp> {
         let prober = &lane.prober;
         if file::identity(&lane.shared_memory()).is_none() {
             return pause(dice, patience);
         }
         let goal = {
             let mut rounds = lock(&prober.rounds);
-            if !rounds.running {
-                rounds.wanted = true;
-                if !rounds.thread {
-                    let own = Arc::clone(lane);
-                    rounds.thread = agent::start("wl-probe", move || run(&own)).is_ok();
-                }
+            if !rounds.thread {
+                let own = Arc::clone(lane);
+                rounds.thread = agent::start("wl-probe", move || run(&own)).is_ok();
                 if !rounds.thread {
                     drop(rounds);
                     return pause(dice, patience);
                 }
-                prober.called.notify_one();
             }
+            rounds.callers += 1;
+            prober.called.notify_one();
             rounds.finished + 1
         };
-        loop {
-            let slice = patience.next_slice()?;
+        let result = loop {
+            let slice = match patience.next_slice() {
+                Ok(slice) => slice,
+                Err(gave_up) => break Err(gave_up),
+            };
             let rounds = lock(&prober.rounds);
             let (rounds, _) = prober
                 .done
                 .wait_timeout_while(rounds, slice, |rounds| rounds.finished < goal)
                 .unwrap_or_else(PoisonError::into_inner);
             if rounds.finished >= goal {
-                let failed = rounds.failed;
-                drop(rounds);
-                return if failed { pause(dice, patience) } else { Ok(()) };
+                break Ok(rounds.failed);
             }
-        }
+        };
+        let kept = {
+            let mut rounds = lock(&prober.rounds);
+            rounds.callers -= 1;
+            prober.taken.notify_one();
+            Kept(rounds.kept.take())
+        };
+        if result? { pause(dice, patience) } else { Ok(kept) }
     }
 }
 
 /// Sleep for half to one and a half of [`POLL`].
-pub fn pause(dice: u64, patience: &Patience<'_>) -> Result<(), GaveUp> {
+pub fn pause(dice: u64, patience: &Patience<'_>) -> Result<Kept, GaveUp> {
     let slice = patience.next_slice()?;
     std::thread::sleep(slice.min(POLL / 2 + POLL.mul_f64((dice % 1024) as f64 / 1024.0)));
-    Ok(())
+    Ok(Kept(None))
 }
 
 fn run(lane: &Arc<Lane>) {
@@ -81,7 +108,7 @@ fn run(lane: &Arc<Lane>) {
     let mut rounds = lock(&prober.rounds);
     loop {
         let since = Instant::now();
-        while !rounds.wanted {
+        while rounds.callers == 0 {
             let left = agent::IDLE.saturating_sub(since.elapsed());
             if left.is_zero() {
                 rounds.thread = false;
@@ -89,23 +116,38 @@ fn run(lane: &Arc<Lane>) {
             }
             rounds = prober.called.wait_timeout(rounds, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        (rounds.wanted, rounds.running) = (false, true);
         drop(rounds);
         let free = round(&mut probe, lane);
         rounds = lock(&prober.rounds);
-        (rounds.running, rounds.failed) = (false, !matches!(free, Ok(true)));
+        rounds.failed = !matches!(free, Ok(true));
         rounds.finished += 1;
+        if let (Some(probe), false) = (&probe, rounds.failed) {
+            if rounds.callers == 0 {
+                probe.release();
+            } else {
+                rounds.kept = Some(Arc::clone(probe));
+            }
+        }
         prober.done.notify_all();
+        // The caller takes the lock over; a caller that does not come in time finds it free or held by another.
+        rounds = prober
+            .taken
+            .wait_timeout_while(rounds, KEPT, |rounds| rounds.kept.is_some() || (rounds.failed && rounds.callers > 0))
+            .unwrap_or_else(PoisonError::into_inner)
+            .0;
+        if let Some(probe) = rounds.kept.take() {
+            probe.release();
+        }
     }
 }
 
-/// Wait once. False: the shared memory was replaced meanwhile, so that the answer says nothing.
-fn round(kept: &mut Option<WriteLockProbe>, lane: &Lane) -> io::Result<bool> {
+/// Wait once, and keep the lock. False: the shared memory was replaced meanwhile, so that nothing is kept.
+fn round(kept: &mut Option<Arc<WriteLockProbe>>, lane: &Lane) -> io::Result<bool> {
     let probe = match kept.take() {
         Some(probe) if probe.is_current()? => probe,
-        _ => WriteLockProbe::open(&lane.shared_memory())?,
+        _ => Arc::new(WriteLockProbe::open(&lane.shared_memory())?),
     };
-    let free = probe.wait()? == Probed::Free;
+    let free = probe.hold()? == Probed::Free;
     *kept = Some(probe);
     Ok(free)
 }

@@ -1,8 +1,6 @@
-//! What a process writes about itself into the lane file: one record, read by anybody, trusted by checksum only.
+//! What a process says about itself: one record, read by anybody, trusted by checksum only.
 //!
-//! Records are plain bytes, written with one `pwrite` and read with one `pread`: a mapped file that somebody
-//! truncates kills every process that touches the mapping (SIGBUS), a read of it only comes back short. Neither
-//! call is atomic against the other, so a torn record is recognised by its checksum and read again.
+//! A record is read while it is written, so a torn one is recognised by its checksum and read again.
 
 use std::time::Duration;
 
@@ -27,6 +25,8 @@ pub enum Doing {
     Holding,
     /// It has a turn, and waits for SQLite's write lock, which an outsider holds.
     Blocked,
+    /// It is in the lane, and this user may not see what it does.
+    Hidden,
 }
 
 /// One process in the lane.
@@ -42,6 +42,8 @@ pub struct Record {
     pub boot: u64,
     /// Its command line, shortened.
     pub command: String,
+    /// The descriptor of its board, on which the record that counts is; 0 where it is this one.
+    pub board: u32,
     /// What it does.
     pub doing: Doing,
     /// Since when, in nanoseconds of `CLOCK_MONOTONIC`.
@@ -61,8 +63,8 @@ pub struct Record {
 pub struct Page([u8; SIZE]);
 
 impl Page {
-    /// Begin the record of a process that does nothing yet.
-    pub fn new(pid: u32, started: u64, namespace: u64, boot: u64, command: &str) -> Self {
+    /// Begin the record of a process that does nothing yet. `board` is the descriptor of its board, 0 for none.
+    pub fn new(pid: u32, started: u64, namespace: u64, boot: u64, command: &str, board: u32) -> Self {
         let mut page = Self([0; SIZE]);
         page.0[..8].copy_from_slice(&MAGIC);
         page.put(16, u64::from(pid));
@@ -70,6 +72,7 @@ impl Page {
         page.put(32, namespace);
         page.put(40, boot);
         page.text(COMMAND, 72, command);
+        page.0[68..72].copy_from_slice(&board.to_le_bytes());
         page
     }
 
@@ -87,6 +90,7 @@ impl Page {
             Doing::Turn => 1,
             Doing::Holding => 2,
             Doing::Blocked => 3,
+            Doing::Hidden => 4,
         };
     }
 
@@ -142,11 +146,13 @@ impl Record {
             namespace: number(bytes, 32),
             boot: number(bytes, 40),
             command: text(COMMAND, 72),
+            board: u32::from_le_bytes([bytes[68], bytes[69], bytes[70], bytes[71]]),
             doing: match bytes[64] {
                 0 => Doing::Nothing,
                 1 => Doing::Turn,
                 2 => Doing::Holding,
                 3 => Doing::Blocked,
+                4 => Doing::Hidden,
                 _ => return None,
             },
             since_ns: number(bytes, 48),
@@ -179,7 +185,7 @@ mod tests {
     use super::*;
 
     fn page() -> Page {
-        let mut page = Page::new(7, 8, 9, 10, "python app.py");
+        let mut page = Page::new(7, 8, 9, 10, "python app.py", 5);
         page.turn(Doing::Holding, 11, "INSERT INTO t(x) VALUES (?)");
         page.wait(3, 12, "DELETE FROM t");
         page
@@ -196,6 +202,7 @@ mod tests {
                 namespace: 9,
                 boot: 10,
                 command: "python app.py".into(),
+                board: 5,
                 doing: Doing::Holding,
                 since_ns: 11,
                 statement: "INSERT INTO t(x) VALUES (?)".into(),

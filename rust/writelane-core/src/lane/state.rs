@@ -1,5 +1,7 @@
 //! Who of this process is next, and whether the process has the turn between processes: one mutex, no waiting in it.
 
+use super::board::Board;
+use super::company::Watch;
 use super::file::{self, FRONT, LaneFile, QUEUE};
 use super::registry;
 use super::slot::{Doing, Page};
@@ -80,6 +82,7 @@ pub struct State {
     file: Option<Arc<LaneFile>>,
     slot: Option<usize>,
     page: Option<Page>,
+    board: Option<Board>,
     looked: Option<Instant>,
     /// The turn that a thread of this process has.
     turn: Option<Right>,
@@ -89,8 +92,6 @@ pub struct State {
     front: Option<Front>,
     /// Whether the agent waits in the kernel. Nobody else touches the two locks then.
     queueing: bool,
-    /// Whether this process has the queue's lock and the agent has not yet taken it over.
-    in_queue: bool,
     /// Whether the agent's thread lives.
     pub agent: bool,
     /// When the agent wakes by itself.
@@ -99,7 +100,7 @@ pub struct State {
     stopped: Option<u32>,
     left: Option<Instant>,
     came_back_after: Option<Duration>,
-    outsider_met: Option<Instant>,
+    watch: Watch,
     dice: u64,
     pub given: u64,
 }
@@ -110,25 +111,25 @@ impl State {
             file: None,
             slot: None,
             page: None,
+            board: None,
             looked: None,
             turn: None,
             waiters: VecDeque::new(),
             joining: None,
             front: None,
             queueing: false,
-            in_queue: false,
             agent: false,
             alarm: None,
             stopped: None,
             left: None,
             came_back_after: None,
-            outsider_met: None,
+            watch: Watch::default(),
             dice: process::monotonic_ns() | 1,
             given: 0,
         }
     }
 
-    /// Take a turn at once, if nobody is before the caller. Where it returns `None` the agent may have something to do.
+    /// Take a turn at once, if nobody is before the caller.
     pub fn try_take(&mut self, database: &Path, statement: &str, now: Instant) -> Option<Right> {
         if self.turn.is_some() || !self.waiters.is_empty() {
             return None;
@@ -158,7 +159,7 @@ impl State {
         if self.queueing {
             return self.is_blocked_by_stopped(&file, self.stopped).then_some(Right::Bypass);
         }
-        if self.company(now) == Company::Nobody && !self.in_queue && !file.is_contended() {
+        if self.company(now) == Company::Nobody && !file.is_contended() {
             return Some(Right::Fast);
         }
         self.try_front(&file, now).then_some(Right::Front)
@@ -182,21 +183,13 @@ impl State {
         }
     }
 
-    /// Take the front if that needs no wait. Where only the queue is free it is taken, for the agent to go on from there.
+    /// Take the front if that needs no wait.
     fn try_front(&mut self, file: &LaneFile, now: Instant) -> bool {
-        self.in_queue = self.in_queue || file.try_lock(QUEUE).unwrap_or(false);
-        if !self.in_queue || !file.try_lock(FRONT).unwrap_or(false) {
-            return false;
+        let got = file.try_turnstile().unwrap_or(false);
+        if got {
+            self.front = Some(Front { since: now, until: None, courtesy: false });
         }
-        self.leave_queue(file);
-        self.front = Some(Front { since: now, until: None, courtesy: false });
-        true
-    }
-
-    fn leave_queue(&mut self, file: &LaneFile) {
-        if std::mem::take(&mut self.in_queue) {
-            file.unlock(QUEUE);
-        }
+        got
     }
 
     /// Stand in the queue of this process.
@@ -340,10 +333,9 @@ impl State {
         }
         let wanted = self.joining.is_some() || (self.turn.is_none() && !self.waiters.is_empty());
         if self.front.is_none() && wanted {
-            (self.queueing, self.in_queue) = (true, false);
+            self.queueing = true;
             return Errand::Queue(file);
         }
-        self.leave_queue(&file);
         Errand::Sleep(None)
     }
 
@@ -422,14 +414,11 @@ impl State {
 
     /// Take note that SQLite was busy although the lane was ours: somebody outside it writes.
     pub fn met_outsider(&mut self, now: Instant) {
-        self.outsider_met = Some(now);
+        self.watch.met(now);
     }
 
     fn company(&self, now: Instant) -> Company {
-        match self.outsider_met {
-            Some(met) if now.saturating_duration_since(met) < courtesy::MEMORY => Company::Writing,
-            _ => Company::Nobody,
-        }
+        self.watch.company(now)
     }
 
     fn window(&mut self, hold: Duration, now: Instant) -> Duration {
@@ -450,11 +439,6 @@ impl State {
         self.turn.unwrap_or(Right::Alone)
     }
 
-    /// Say whether a failed attempt left the queue's lock for the agent to go on with or to give up.
-    pub fn needs_agent(&self) -> bool {
-        self.in_queue
-    }
-
     /// Go on without a lane file, since nobody can wait for its locks.
     pub fn go_alone(&mut self, database: &Path) {
         let now = Instant::now();
@@ -470,34 +454,45 @@ impl State {
 
     /// Open the lane file, or follow where the path leads by now, unless a lock of ours is in the old one.
     fn look_again(&mut self, database: &Path, now: Instant) {
+        self.watch.look(database, now);
         let due = self.looked.is_none_or(|looked| now.saturating_duration_since(looked) >= LOOK_AGAIN);
-        if !due || self.front.is_some() || self.queueing || self.in_queue {
+        if !due || self.front.is_some() || self.queueing {
             return;
         }
         self.looked = Some(now);
         if let Some(file) = &self.file {
             if file::identity(&file::path_of(database)) == Some(file.identity()) && file.is_intact() {
+                self.keep_slot();
                 return;
             }
             self.drop_file(now);
         }
         self.file = registry::file(database);
-        if let Some(file) = &self.file {
-            self.slot = file.claim_slot();
-            let page = || {
-                let pid = std::process::id();
-                let started = process::Stat::of(pid).map_or(0, |stat| stat.started);
-                let command = process::command(pid).unwrap_or_default();
-                Page::new(pid, started, process::namespace(), process::boot(), &command)
-            };
-            self.page.get_or_insert_with(page);
+        self.slot = self.file.as_ref().and_then(|file| file.claim_slot());
+        self.keep_slot();
+    }
+
+    /// Put this process's record into the lane file, unless it is there.
+    fn keep_slot(&mut self) {
+        let (Some(file), Some(slot)) = (&self.file, self.slot) else { return };
+        if self.page.is_none() {
+            let pid = std::process::id();
+            let started = process::Stat::of(pid).map_or(0, |stat| stat.started);
+            let command = process::command(pid).unwrap_or_default();
+            self.board = Board::new().ok();
+            let board = self.board.as_ref().map_or(0, Board::descriptor);
+            let page = Page::new(pid, started, process::namespace(), process::boot(), &command, board);
+            self.page = Some(page);
         }
+        if let Some(page) = self.page.as_mut().filter(|_| !file.has_slot(slot)) {
+            file.write_slot(slot, page);
+        }
+        self.publish();
     }
 
     /// Go without a lane file, until the next look finds one.
     pub fn drop_file(&mut self, now: Instant) {
         if let Some(file) = self.file.take() {
-            self.leave_queue(&file);
             if self.front.take().is_some() {
                 file.unlock(FRONT);
             }
@@ -510,17 +505,17 @@ impl State {
 
     /// Publish what the turn does.
     pub fn publish_turn(&mut self, doing: Doing, statement: &str) {
-        if let (Some(file), Some(slot), Some(page)) = (&self.file, self.slot, &mut self.page) {
+        if let Some(page) = &mut self.page {
             page.turn(doing, process::monotonic_ns(), statement);
-            file.write_slot(slot, page);
+            self.publish();
         }
     }
 
     /// Publish what the turn does, with the statement it has.
     pub fn publish_doing(&mut self, doing: Doing) {
-        if let (Some(file), Some(slot), Some(page)) = (&self.file, self.slot, &mut self.page) {
+        if let Some(page) = &mut self.page {
             page.doing(doing);
-            file.write_slot(slot, page);
+            self.publish();
         }
     }
 
@@ -535,8 +530,14 @@ impl State {
 
     fn publish_wait(&mut self) {
         self.set_wait();
-        if let (Some(file), Some(slot), Some(page)) = (&self.file, self.slot, &mut self.page) {
-            file.write_slot(slot, page);
+        self.publish();
+    }
+
+    fn publish(&mut self) {
+        match (&mut self.page, &mut self.board, &self.file, self.slot) {
+            (Some(page), Some(board), _, _) => board.write(page.seal()),
+            (Some(page), None, Some(file), Some(slot)) => file.write_slot(slot, page),
+            _ => {}
         }
     }
 }

@@ -39,7 +39,7 @@ pub enum Company {
 pub fn window(hold: Duration, company: Company, dice: f64) -> Duration {
     let share = match company {
         Company::Nobody => return Duration::ZERO,
-        Company::Present => 0.18,
+        Company::Present => 0.15,
         Company::Writing => 0.35,
     };
     hold.mul_f64(share * (0.5 + dice.clamp(0.0, 1.0))).min(LONGEST_PAUSE)

@@ -81,6 +81,19 @@ impl WriteLockProbe {
     /// # Errors
     /// What the kernel says; a probe inherited through a fork is refused.
     pub fn wait(&self) -> io::Result<Probed> {
+        let found = self.hold()?;
+        self.release();
+        Ok(found)
+    }
+
+    /// As [`WriteLockProbe::wait`], but on `Free` keep everybody from the write lock until [`WriteLockProbe::release`].
+    ///
+    /// Whoever writes in a loop finds the lock held and backs off, while the thread that is to have it wakes up. To be
+    /// held for less than a writer's shortest pause. Where locks belong to the process nothing is kept.
+    ///
+    /// # Errors
+    /// As [`WriteLockProbe::wait`].
+    pub fn hold(&self) -> io::Result<Probed> {
         self.usable()?;
         if !self.is_current()? {
             return Ok(Probed::Replaced);
@@ -95,9 +108,22 @@ impl WriteLockProbe {
                     return Err(error);
                 }
             }
-            self.set(libc::F_OFD_SETLK, libc::F_UNLCK)?;
         }
-        Ok(if self.is_current()? { Probed::Free } else { Probed::Replaced })
+        match self.is_current() {
+            Ok(true) => Ok(Probed::Free),
+            other => {
+                self.release();
+                other.map(|_| Probed::Replaced)
+            }
+        }
+    }
+
+    /// Give up what [`WriteLockProbe::hold`] kept, from whichever thread. Does nothing where nothing is kept.
+    pub fn release(&self) {
+        if self.usable().is_ok() && super::lock_kind() == super::LockKind::Description {
+            // Fails only where the descriptor is gone, and the lock with it.
+            let _ = self.set(libc::F_OFD_SETLK, libc::F_UNLCK);
+        }
     }
 
     /// Say without waiting whether the write lock is free.
@@ -164,6 +190,17 @@ impl Drop for WriteLockProbe {
 
 #[cfg(not(target_os = "linux"))]
 impl WriteLockProbe {
+    /// Not supported: see [`WriteLockProbe::open`].
+    ///
+    /// # Errors
+    /// Always.
+    pub fn hold(&self) -> io::Result<Probed> {
+        self.wait()
+    }
+
+    /// Does nothing.
+    pub fn release(&self) {}
+
     /// Not supported: see [`WriteLockProbe::open`].
     ///
     /// # Errors

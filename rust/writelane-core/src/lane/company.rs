@@ -1,0 +1,90 @@
+//! Whether anybody outside the lane is on the database, and writes.
+
+use crate::holder::locks::{self, Owner};
+use crate::holder::{self, process};
+use crate::policy::courtesy::{Company, MEMORY};
+use crate::vfs::{self, LockKind};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How often to look who has the database open. A look costs some 50 us.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+
+/// On a host with very many locks a look takes long: then it is made that many times its length later, and never
+/// later than [`AT_LATEST`].
+const SPARING: u32 = 100;
+const AT_LATEST: Duration = Duration::from_secs(2);
+
+/// What a process knows of writers outside the lane.
+#[derive(Default)]
+pub struct Watch {
+    due: Option<Instant>,
+    /// `None`: it cannot be told.
+    present: Option<bool>,
+    met: Option<Instant>,
+}
+
+impl Watch {
+    /// Take note that SQLite was busy although the lane was ours. It may have been one of ours on the fast path.
+    pub fn met(&mut self, now: Instant) {
+        self.met = Some(now);
+    }
+
+    /// Look who has the database open, if it is time to.
+    pub fn look(&mut self, database: &Path, now: Instant) {
+        if self.due.is_some_and(|due| now < due) {
+            return;
+        }
+        self.present = present(database);
+        let spent = Instant::now().saturating_duration_since(now);
+        self.due = Some(now + LOOK_AGAIN.max(spent * SPARING).min(AT_LATEST));
+    }
+
+    /// Say what is known.
+    pub fn company(&self, now: Instant) -> Company {
+        let met = self.met.is_some_and(|met| now.saturating_duration_since(met) < MEMORY);
+        match (self.present, met) {
+            (Some(false), _) | (None, false) => Company::Nobody,
+            (Some(true), false) => Company::Present,
+            (_, true) => Company::Writing,
+        }
+    }
+}
+
+/// Say whether a process outside the lane has the database open. All of ours lock by open file descriptions, so a lock
+/// of a process is another program's, or of another copy of SQLite in one of ours.
+fn present(database: &Path) -> Option<bool> {
+    // With a rollback journal nobody locks anything between transactions; and where our own locks are the process's, or
+    // a container hides the locks of those outside it, the list tells too little.
+    if vfs::lock_kind() == LockKind::Process || !process::sees_all_pids() {
+        return None;
+    }
+    let shared = holder::beside(database, "-shm");
+    shared.exists().then_some(())?;
+    let locks = locks::on_file(&shared).ok()?;
+    Some(locks.iter().any(|lock| matches!(lock.owner, Owner::Process(_)) && lock.holds(locks::WAL_OPEN)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_not_there_does_not_write() {
+        let now = Instant::now();
+        let watch = |present, met| Watch { due: None, present, met };
+        assert_eq!(watch(Some(false), Some(now)).company(now), Company::Nobody);
+        assert_eq!(watch(Some(true), None).company(now), Company::Present);
+        assert_eq!(watch(Some(true), Some(now)).company(now), Company::Writing);
+        assert_eq!(watch(Some(true), Some(now)).company(now + MEMORY), Company::Present);
+    }
+
+    #[test]
+    fn where_it_cannot_be_told_who_is_there_being_busy_counts() {
+        let now = Instant::now();
+        let watch = |met| Watch { due: None, present: None, met };
+        assert_eq!(watch(None).company(now), Company::Nobody);
+        assert_eq!(watch(Some(now)).company(now), Company::Writing);
+        assert_eq!(watch(Some(now)).company(now + MEMORY), Company::Nobody);
+    }
+}
