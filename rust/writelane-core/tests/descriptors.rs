@@ -27,6 +27,7 @@ fn role() {
         ["deleted"] => deleted(),
         ["standard streams"] => standard_streams(),
         ["read only"] => read_only(),
+        ["carried over"] => carried_over(),
         ["permissions"] => permissions(),
         ref other => panic!("no such role: {other:?}"),
     }
@@ -232,6 +233,89 @@ fn read_only() {
     writer.insert(0).unwrap();
     outsider.run("INSERT INTO t VALUES(1)").unwrap();
     assert_eq!(reader.count(), Ok(2));
+}
+
+/// As above, asked of the system calls that SQLite makes: SQLite itself happens to take such a lock anew.
+#[test]
+fn a_lock_is_carried_over_to_the_descriptor_that_can_write() {
+    run_role(&["carried over"], &[]);
+}
+
+fn carried_over() {
+    let scratch = Scratch::new();
+    let path = scratch.file("app.db");
+    std::fs::write(&path, "x").unwrap();
+    become_ordinary(scratch.path(), &path);
+    set_mode(&path, 0o444);
+    let calls = SystemCalls::of_sqlite();
+    let reader = calls.open(&path, libc::O_RDONLY);
+    assert!(calls.lock(reader, libc::F_RDLCK, 10, 5));
+    assert!(calls.lock(reader, libc::F_RDLCK, 30, 5));
+    assert!(calls.lock(reader, libc::F_UNLCK, 30, 5));
+    assert!(!calls.lock(reader, libc::F_WRLCK, 50, 1), "it can only read");
+    set_mode(&path, 0o644);
+    let writer = calls.open(&path, libc::O_RDWR);
+    assert!(calls.lock(writer, libc::F_WRLCK, 50, 1));
+    let stranger = std::fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let is_free = |start| {
+        let mut lock = lock_of(libc::F_WRLCK, start, 1);
+        // SAFETY: a descriptor of ours and a valid structure.
+        let answer = unsafe {
+            use std::os::fd::AsRawFd;
+            libc::fcntl(stranger.as_raw_fd(), libc::F_OFD_GETLK, std::ptr::from_mut(&mut lock))
+        };
+        assert_eq!(answer, 0);
+        i32::from(lock.l_type) == libc::F_UNLCK
+    };
+    let free: Vec<_> = [9, 10, 14, 15, 30, 50].map(is_free).into();
+    assert_eq!(free, [true, false, false, true, true, false]);
+}
+
+/// The system calls as our SQLite makes them.
+struct SystemCalls {
+    open: unsafe extern "C" fn(*const libc::c_char, i32, i32) -> i32,
+    fcntl: unsafe extern "C" fn(i32, i32, *mut libc::flock) -> i32,
+}
+
+impl SystemCalls {
+    fn of_sqlite() -> Self {
+        vfs::install().unwrap();
+        // SAFETY: the VFS is never freed, the names are NUL-terminated, and the types are those SQLite calls these with.
+        unsafe {
+            let found = ffi::sqlite3_vfs_find(c"unix".as_ptr());
+            let get = (*found).xGetSystemCall.unwrap();
+            Self {
+                open: std::mem::transmute::<unsafe extern "C" fn(), unsafe extern "C" fn(_, _, _) -> _>(
+                    get(found, c"open".as_ptr()).unwrap(),
+                ),
+                fcntl: std::mem::transmute::<unsafe extern "C" fn(), unsafe extern "C" fn(_, _, _) -> _>(
+                    get(found, c"fcntl".as_ptr()).unwrap(),
+                ),
+            }
+        }
+    }
+
+    fn open(&self, path: &Path, flags: i32) -> i32 {
+        let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+        // SAFETY: a NUL-terminated path.
+        let fd = unsafe { (self.open)(path.as_ptr(), flags | libc::O_CLOEXEC, 0) };
+        assert!(fd >= 0);
+        fd
+    }
+
+    fn lock(&self, fd: i32, kind: i32, start: i64, length: i64) -> bool {
+        // SAFETY: a valid structure.
+        unsafe { (self.fcntl)(fd, libc::F_SETLK, &mut lock_of(kind, start, length)) == 0 }
+    }
+}
+
+fn lock_of(kind: i32, start: i64, length: i64) -> libc::flock {
+    // SAFETY: a plain C structure, for which all zeros are a value.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = kind as i16;
+    lock.l_start = start;
+    lock.l_len = length;
+    lock
 }
 
 #[test]

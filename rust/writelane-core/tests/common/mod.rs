@@ -229,8 +229,17 @@ impl Drop for Foreign {
 const ROLE: &str = "WRITELANE_TEST_ROLE";
 const SEPARATOR: char = '\u{1f}';
 
+/// Seconds after which a process of these tests is killed: it hangs. They need a fraction of that.
+const HANGS_AFTER: u32 = 150;
+
+fn do_not_hang() {
+    // SAFETY: sets a timer of this process, whose signal ends it.
+    unsafe { libc::alarm(HANGS_AFTER) };
+}
+
 /// Return this process's role and its arguments: it was started by [`start`].
 pub fn role() -> Option<Vec<String>> {
+    do_not_hang();
     Some(std::env::var(ROLE).ok()?.split(SEPARATOR).map(str::to_owned).collect())
 }
 
@@ -423,12 +432,18 @@ pub fn fork(action: impl FnOnce() -> bool) -> Forked {
     if pid > 0 {
         return Forked(pid);
     }
+    // Timers are not inherited.
+    do_not_hang();
     let ok = std::panic::catch_unwind(std::panic::AssertUnwindSafe(action)).unwrap_or(false);
     // SAFETY: ends the process without any destructor or exit handler.
     unsafe { libc::_exit(i32::from(!ok)) }
 }
 
 impl Forked {
+    pub fn pid(&self) -> i32 {
+        self.0
+    }
+
     pub fn succeeded(self) -> bool {
         let mut status = 0;
         // SAFETY: a child of this process, a valid out pointer.
