@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -73,7 +73,7 @@ def held_by_database(path: Path) -> Iterator[None]:
         yield
 
 
-Holder = Callable[[Path], "contextmanager[None]"]
+Holder = Callable[[Path], AbstractContextManager[None]]
 
 
 def use_stdlib(path: Path) -> None:
@@ -99,10 +99,8 @@ def open_another_of_ours(path: Path) -> None:
 
 @pytest.mark.parametrize("holder", [held_by_dbapi, held_by_database])
 @pytest.mark.parametrize("intruder", [use_stdlib, read_plainly, copy_plainly, open_another_of_ours])
-def test_our_write_transaction_keeps_its_lock(
-    path: Path, holder: Holder, intruder: Callable[[Path], None]
-) -> None:
-    with holder(path):  # type: ignore[attr-defined]
+def test_our_write_transaction_keeps_its_lock(path: Path, holder: Holder, intruder: Callable[[Path], None]) -> None:
+    with holder(path):
         assert outsider(path) == "database is locked"
         intruder(path)
         assert outsider(path) == "database is locked"

@@ -7,6 +7,7 @@ use common::{
     Connection, Gate, Outsider, Scratch, create, fork, listen, open_files, outsider_role, outsider_sees,
     outsiders_are_refused, role as own_role, run_role, say, start,
 };
+use std::cell::RefCell;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -161,28 +162,38 @@ fn inherited() {
     let scratch = Scratch::new();
     let path = &scratch.file("app.db");
     create(path, "wal");
-    let parent = Connection::ours(path);
-    parent.insert(0).unwrap();
-    let probe = WriteLockProbe::open(&scratch.file("app.db-shm")).unwrap();
+    let parent = RefCell::new(Some(Connection::ours(path)));
+    parent.borrow().as_ref().unwrap().insert(0).unwrap();
+    let probe = RefCell::new(Some(WriteLockProbe::open(&scratch.file("app.db-shm")).unwrap()));
+    // In this mode SQLite says at once that it got no lock; in the other it tries for ten seconds.
+    let other = &scratch.file("other.db");
+    create(other, "delete");
+    let idle = Connection::ours(other);
+    idle.count().unwrap();
     let generation = process::generation();
     let directory = scratch.path();
-    let child = fork(move || {
+    let child = fork(|| {
         // What is left open is what the parent's SQLite works with: nothing that carries a lock.
         let mut open = open_files(directory);
         open.sort();
-        let bare = open == ["app.db", "app.db-shm", "app.db-wal"].map(|name| directory.join(name));
+        let bare = open == ["app.db", "app.db-shm", "app.db-wal", "other.db"].map(|name| directory.join(name));
+        let (parent, probe) = (parent.take().unwrap(), probe.take().unwrap());
         let Connection::Ours(handle) = &parent else { return false };
         let refused = handle.is_inherited() && probe.wait().is_err() && probe.try_wait().is_err();
-        // Not even a caller that does not ask can do harm through it: it gets no lock.
-        let own = Connection::ours(path);
-        let read = own.count() == Ok(1);
-        let no_lock = parent.begin().is_err();
         drop(probe);
         drop(parent);
-        bare && process::generation() == generation + 1 && refused && read && no_lock && own.insert(1) == Ok(())
+        let (one, two) = (Connection::ours(path), Connection::ours(other));
+        let works = one.insert(1) == Ok(()) && two.insert(1) == Ok(());
+        // Not even a caller that does not ask can do harm through what it inherited: it gets no lock.
+        let no_lock = idle.begin().is_err();
+        bare && process::generation() == generation + 1 && refused && works && no_lock
     });
     assert!(child.succeeded());
-    outsider_sees(path, 2);
+    assert_eq!(probe.borrow().as_ref().unwrap().wait().unwrap(), Probed::Free);
+    assert_eq!(parent.borrow().as_ref().unwrap().insert(2), Ok(()));
+    assert_eq!(idle.insert(2), Ok(()));
+    outsider_sees(path, 3);
+    outsider_sees(other, 2);
 }
 
 #[test]
