@@ -7,7 +7,6 @@ import gzip
 import os
 import re
 import shutil
-import sqlite3 as dbapi
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -16,8 +15,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
+from writelane import dbapi
 from writelane.errors import DatabaseError, OperationalError
 from writelane.integrity import examine, open_read_only
+from writelane.workshop import flush, workshop
 
 __all__ = ["Backup", "backup"]
 
@@ -107,24 +108,21 @@ def backup(
         raise ValueError("keep needs a folder as destination, where the copies get names with the time in them")
     _refuse_unsafe_target(origin, target, force, compress)
 
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    packed = temporary.with_name(temporary.name + SUFFIXES[compress]) if compress else temporary
-    try:
-        pages, page_size = _copy(origin, temporary, timeout, progress)
+    with workshop(target) as folder:
+        plain = folder / "copy.db"
+        pages, page_size = _copy(origin, plain, timeout, progress)
         if verify:
-            found = examine(temporary, immutable=True)
+            found = examine(plain, immutable=True)
             # Rows that break a foreign key were so in the source: the copy is true to it.
             if any(problem.kind != "foreign_key" for problem in found.problems) or not found.looked:
                 raise DatabaseError(f"the copy of {origin} is not sound: {found.summary}; see writelane check {origin}")
+        made = plain
         if compress:
-            _pack(temporary, packed, compress, verify)
-            temporary.unlink()
-        os.chmod(packed, os.stat(origin).st_mode & 0o777)
-        _flush(packed)
-        _place(packed, target, force)
-    finally:
-        for leftover in {temporary, packed}:
-            leftover.unlink(missing_ok=True)
+            made = folder / f"copy{SUFFIXES[compress]}"
+            _pack(plain, made, compress, verify)
+        os.chmod(made, os.stat(origin).st_mode & 0o777)
+        flush(made)
+        _place(made, target, force)
     removed = _prune(target, origin, compress, keep) if keep is not None else []
     size = os.stat(target).st_size
     return Backup(target, pages, page_size, size, time.monotonic() - begun, verify, compress, removed)
@@ -158,8 +156,6 @@ def _copy(
             raise OperationalError(
                 f"{temporary.parent} has {free >> 20} MB free, and the copy of {origin} needs {needed >> 20} MB"
             )
-        # Made here, so that nobody else can read it while it grows.
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         writer = dbapi.connect(temporary, isolation_level=None)
         try:
             # A copy that is cut short is thrown away whole, so it needs no journal; it is flushed at the end.
@@ -243,14 +239,6 @@ def _zstd() -> Any:
         raise ValueError("zstd comes with Python 3.14 and later; use compress='gzip' here") from None
 
 
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _place(packed: Path, target: Path, force: bool) -> None:
     """Give the copy its name, durably."""
     if force:
@@ -265,7 +253,7 @@ def _place(packed: Path, target: Path, force: bool) -> None:
             if os.path.lexists(target):
                 raise FileExistsError(f"{target} is already there; --force (force=True) replaces it") from None
             os.rename(packed, target)
-    _flush(target.parent)
+    flush(target.parent)
 
 
 def _name_in(folder: Path, origin: Path, compress: str | None) -> Path:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import sqlite3 as dbapi
 import stat
 import time
 from collections.abc import Callable
@@ -13,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+
+from writelane import dbapi
 
 __all__ = ["Examination", "Problem", "Progress", "examine"]
 
@@ -150,7 +151,8 @@ def examine(
 def open_read_only(path: str | os.PathLike[str], timeout: float, mode: str = "ro") -> dbapi.Connection:
     """Open an existing database without the means to change it (``mode="rw"``: with)."""
     uri = f"file:{quote(os.path.abspath(os.fsencode(path)))}?mode={mode}"
-    return dbapi.connect(uri, uri=True, timeout=timeout, isolation_level=None)
+    connection: dbapi.Connection = dbapi.connect(uri, uri=True, timeout=timeout, isolation_level=None)
+    return connection
 
 
 def _is_database_file(found: Examination) -> bool:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-import shutil
-import sqlite3 as dbapi
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from writelane import dbapi
 from writelane._native import database_owner, recover, release_idle_files
 from writelane.errors import DatabaseError, OperationalError
 from writelane.integrity import Examination, examine
 from writelane.processes import openers
+from writelane.workshop import flush, workshop
 
 __all__ = ["Repair", "repair"]
 
@@ -105,7 +103,7 @@ def repair(
         raise FileExistsError(f"{target} is already there")
     tell = progress or (lambda _: None)
     done = Repair(Path(path))
-    with _workshop(target.parent) as folder:
+    with workshop(target) as folder:
         copy = folder / "damaged.db"
         done.notes += _copy_with_log(origin, copy, tell)
         tell("checking")
@@ -153,15 +151,6 @@ def refuse_if_in_use(path: Path) -> None:
             f"{path} is owned by process {owner['pid']} on host {owner['host']}; it must close it first; nothing was "
             "changed"
         )
-
-
-@contextlib.contextmanager
-def _workshop(folder: Path) -> Iterator[Path]:
-    made = Path(tempfile.mkdtemp(prefix=".writelane-repair-", dir=folder))
-    try:
-        yield made
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
 
 
 def _name_beside(origin: Path, what: str) -> Path:
@@ -294,11 +283,11 @@ def _finish(fresh: Path, origin: Path, target: Path, done: Repair, swap: bool) -
     os.chmod(fresh, status.st_mode & 0o7777)
     if os.geteuid() == 0:
         os.chown(fresh, status.st_uid, status.st_gid)
-    _flush(fresh)
+    flush(fresh)
     if os.path.lexists(target):
         raise FileExistsError(f"{target} was made by somebody else meanwhile")
     os.rename(fresh, target)
-    _flush(target.parent)
+    flush(target.parent)
     done.repaired = target
     if not swap:
         done.kept = [Path(f"{origin}{suffix}") for suffix in ("", "-wal") if os.path.exists(f"{origin}{suffix}")]
@@ -315,16 +304,8 @@ def _finish(fresh: Path, origin: Path, target: Path, done: Repair, swap: bool) -
             os.rename(f"{origin}{suffix}", f"{aside}{suffix}")
             done.kept.append(Path(f"{aside}{suffix}"))
     Path(f"{origin}-shm").unlink(missing_ok=True)
-    _flush(origin.parent)
+    flush(origin.parent)
     os.replace(target, origin)
-    _flush(origin.parent)
+    flush(origin.parent)
     done.repaired, done.swapped = origin, True
     done.next_step = f"the damaged file is kept as {aside}; remove it when you have seen that all is well"
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
