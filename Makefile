@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.tools
 
-.PHONY: build demo test lint bench clean
+.PHONY: build demo soak test lint bench clean
 .DEFAULT_GOAL := test
 
 # The tools, in an environment of the checkout's own.
@@ -21,6 +21,10 @@ build: $(STAMP)
 # The main job: a fleet of agents on one file, with plain sqlite3 and with writelane.
 demo: build
 	$(BIN)/writelane stress --compare
+
+# The long form of what tests/test_stress.py shows in short.
+soak: build
+	$(BIN)/writelane stress --processes 9 --turns 60 --size 330 --hold 7 --holds 2
 
 # The whole suite: the core's tests, then the installed package under pytest.
 test: build

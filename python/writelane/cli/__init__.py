@@ -25,6 +25,7 @@ VERBS: dict[str, str] = {
     "backup": "copy a database consistently while it is being written",
     "check": "check a database: integrity, indexes against tables, foreign keys",
     "repair": "make a sound database of what can be read of a damaged one",
+    "stress": "replay a fleet of agents against one database, beside plain sqlite3 with --compare",
 }
 
 #: Exit statuses: all is well; something was found; it could not be done or was not understood.

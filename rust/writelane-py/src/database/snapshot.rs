@@ -49,7 +49,8 @@ pub fn of<'py>(py: Python<'py>, database: &Database) -> PyResult<Bound<'py, PyDi
     readers.set_item("reading", reading)?;
     let library = PyDict::new(py);
     library.set_item("version", sqlite::version())?;
-    snapshot.set_item("path", database.path())?;
+    // Text, not a path object: the snapshot is plain data.
+    snapshot.set_item("path", database.path().to_string_lossy())?;
     snapshot.set_item("statements", statements)?;
     snapshot.set_item("queue", queue)?;
     snapshot.set_item("groups", groups)?;
