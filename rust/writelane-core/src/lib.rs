@@ -8,6 +8,7 @@
 //! from its safe types.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used))]
 
+pub mod checkpoint;
 pub mod connection;
 pub mod database;
 pub mod error;
@@ -22,6 +23,7 @@ pub mod process;
 pub mod queue;
 mod readers;
 pub mod recovery;
+mod registry;
 pub mod sqlite;
 mod sync;
 pub mod telemetry;

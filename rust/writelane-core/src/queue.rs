@@ -132,6 +132,8 @@ struct State<T> {
     closed: bool,
     asleep: bool,
     nudged: bool,
+    /// The writer sleeps until it is woken, not until a time.
+    sleeps_on: bool,
     high_water: usize,
     refused: u64,
     displaced: u64,
@@ -156,6 +158,7 @@ impl<T: Item> Queue<T> {
                 closed: false,
                 asleep: false,
                 nudged: false,
+                sleeps_on: false,
                 high_water: 0,
                 refused: 0,
                 displaced: 0,
@@ -322,6 +325,7 @@ impl<T: Item> Queue<T> {
                 return Wake::TimedOut;
             }
             state.asleep = true;
+            state.sleeps_on = time.is_none();
             state = match time {
                 Some(time) => {
                     timed_out = true;
@@ -330,6 +334,7 @@ impl<T: Item> Queue<T> {
                 None => wait(&self.arrived, state),
             };
             state.asleep = false;
+            state.sleeps_on = false;
         }
     }
 
@@ -354,6 +359,16 @@ impl<T: Item> Queue<T> {
         let mut state = lock(&self.state);
         state.nudged = true;
         self.arrived.notify_all();
+    }
+
+    /// Wake the writer if it sleeps until it is woken, so that it sets itself a time to look after things.
+    pub fn nudge_from_sleep(&self) {
+        let mut state = lock(&self.state);
+        if state.sleeps_on {
+            state.sleeps_on = false;
+            state.nudged = true;
+            self.arrived.notify_all();
+        }
     }
 
     /// Say whether nothing waits.

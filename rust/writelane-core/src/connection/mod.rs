@@ -20,7 +20,9 @@ pub use error::{Error, NotForMany};
 pub use kind::{Kind, kind, without_blank};
 pub use run::{Column, Describe, Fetched, Many, Outcome, Prepared};
 
+use crate::checkpoint::Checkpointer;
 use crate::lane::Lane;
+use crate::policy::checkpoint::Thresholds;
 use crate::sqlite::{
     Authorizer, Blob, BusyHandler, Cells, Handle, Interrupter, OpenFlags, Progress, Statement, StatementCache, Trace,
 };
@@ -32,10 +34,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 use waits::Waits;
-
-/// SQLite's automatic checkpoint is kept under the 1,000 pages of other programs, so that it is this library's
-/// version that checkpoints: the WAL-reset bug is the checkpointer's (<https://sqlite.org/wal.html#walresetbug>).
-const AUTOCHECKPOINT_PAGES: i32 = 900;
 
 /// How a connection behaves.
 #[derive(Clone, Copy)]
@@ -59,6 +57,7 @@ pub struct Connection {
     generation: u64,
     /// The lane of the database file; `None`: in memory, temporary or read-only.
     lane: Option<Arc<Lane>>,
+    checkpointer: Option<Arc<Checkpointer>>,
     in_transaction: AtomicBool,
     total_changes: AtomicI64,
     next_cursor: AtomicU64,
@@ -108,10 +107,14 @@ impl Connection {
     pub fn open(name: &[u8], flags: OpenFlags, vfs: Option<&CStr>, options: Options) -> Result<Arc<Self>, Error> {
         crate::vfs::install()?;
         let handle = Handle::open_name(name, flags, vfs)?;
-        handle.wal_autocheckpoint(AUTOCHECKPOINT_PAGES);
         let file = handle.main_file();
         let waits = Arc::new(Waits::new(options.timeout, options.signalled, file.as_deref()));
-        let lane = if handle.is_readonly() { None } else { file.map(|path| Lane::of(&path)) };
+        let file = file.filter(|_| !handle.is_readonly());
+        let lane = file.as_deref().map(Lane::of);
+        let checkpointer = file.map(|path| Checkpointer::of(&path, Thresholds::default()));
+        if let Some(checkpointer) = &checkpointer {
+            checkpointer.adopt(&handle)?;
+        }
         let state = State {
             busy: RefCell::new(Some(install_busy(&handle, &waits))),
             handle: RefCell::new(Some(Arc::clone(&handle))),
@@ -129,6 +132,7 @@ impl Connection {
             options,
             generation: crate::process::generation(),
             lane,
+            checkpointer,
             in_transaction: AtomicBool::new(false),
             total_changes: AtomicI64::new(0),
             next_cursor: AtomicU64::new(1),
@@ -238,6 +242,9 @@ impl Connection {
         self.in_transaction.store(open, Ordering::Relaxed);
         self.total_changes.store(handle.total_changes(), Ordering::Relaxed);
         if self.lane.is_some() && self.waits.has_turn() && !handle.writes_main() {
+            if let Some(checkpointer) = &self.checkpointer {
+                checkpointer.tend(handle, 0);
+            }
             self.waits.give_up_turn();
         }
     }

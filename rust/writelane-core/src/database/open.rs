@@ -1,6 +1,7 @@
 //! Opening and closing: one writer per process and file, however often and under whichever name it is opened.
 
 use super::{Database, File};
+use crate::checkpoint::Checkpointer;
 use crate::error::{Error, OpenError};
 use crate::filesystem;
 use crate::job::Durability;
@@ -250,6 +251,9 @@ fn open_to_write(
             offset: None,
         }));
     }
+    let checkpointer = Checkpointer::of(path, options.checkpoints);
+    checkpointer.adopt(&handle)?;
+    checkpointer.set_has_writer(true);
     let engine = Engine::new(handle)?;
     let judge = Judge::new(Handle::open(path, OpenFlags::READER)?);
     let writer = Writer::start(Setup {
@@ -258,7 +262,7 @@ fn open_to_write(
         lane: Some(Lane::of(path)),
         bounds: options.bounds,
         limits: options.limits,
-        checkpoints: options.checkpoints,
+        checkpointer,
         ownership: ownership.map(Arc::new),
     })
     .map_err(io_error)?;

@@ -16,80 +16,169 @@ pub enum Mode {
 /// The thresholds of the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {
-    /// Pages in the log at which it is copied. Under 1,000 on purpose: then a foreign process's automatic checkpoint
-    /// never comes to act, and the WAL-reset bug of SQLite 3.7.0 to 3.51.2 lives in the checkpointer's version.
+    /// Pages not yet copied at which the log is copied. Under 1,000 on purpose: then a foreign process's automatic
+    /// checkpoint never comes to act, and the WAL-reset bug of SQLite 3.7.0 to 3.51.2 lives in the checkpointer's
+    /// version.
     pub pages: u32,
     /// How long without a commit until a log is copied though it is short.
     pub idle: Duration,
-    /// How long to leave a pinned log alone between tries.
-    pub pinned_pause: Duration,
+    /// How long to leave a log alone that a reader pins, or another process copies.
+    pub pause: Duration,
+    /// A log file over this is cut when nothing needs it. Below, it is kept: overwriting a log is twice as fast to
+    /// flush as making it longer.
+    pub keep_bytes: u64,
+    /// A log file over this is cut even where readers must be waited for.
+    pub hard_bytes: u64,
+    /// How long that wait may be: everybody who writes waits too.
+    pub hard_wait: Duration,
+    /// How long to leave a log alone after a cut that did not come about.
+    pub hard_pause: Duration,
+    /// How long a log must have been pinned to be called so.
+    pub pinned_after: Duration,
 }
 
 impl Default for Thresholds {
     fn default() -> Self {
-        Self { pages: 900, idle: Duration::from_secs(1), pinned_pause: Duration::from_millis(100) }
+        Self {
+            pages: 900,
+            idle: Duration::from_secs(1),
+            pause: Duration::from_millis(100),
+            keep_bytes: 6 << 20,
+            hard_bytes: 24 << 20,
+            hard_wait: Duration::from_millis(50),
+            hard_pause: Duration::from_secs(1),
+            pinned_after: Duration::from_secs(1),
+        }
     }
 }
 
 /// What is known of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Log {
-    /// Pages in it that may not be in the database yet.
+    /// Pages in it, copied or not.
     pub pages: u32,
-    /// The last checkpoint could not copy all of it.
-    pub pinned: bool,
-    /// Since the last checkpoint.
+    /// Of those, the ones known to be in the database.
+    pub copied: u32,
+    /// The size of its file, as last seen.
+    pub file_bytes: u64,
+    /// The last checkpoint left something, because of a reader or of another checkpoint.
+    pub hindered: bool,
+    /// Since the last checkpoint; `None`: there was none.
     pub since_last: Option<Duration>,
+    /// Since the last try to cut the file.
+    pub since_cut: Option<Duration>,
     /// Since the last commit.
     pub idle: Duration,
     /// Required jobs that wait.
     pub waiting_jobs: usize,
 }
 
-/// Choose the checkpoint to run now, if any.
-pub fn choose(thresholds: &Thresholds, log: &Log) -> Option<Mode> {
-    if log.pages == 0 {
+/// What to do about the log now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Copy what can be copied.
+    Copy,
+    /// Copy all and cut the file, waiting for readers at most this long.
+    Cut(Duration),
+}
+
+/// Choose what to do about the log now, if anything.
+pub fn choose(thresholds: &Thresholds, log: &Log) -> Option<Action> {
+    let rested = |since: Option<Duration>, pause: Duration| since.is_none_or(|since| since >= pause);
+    let uncopied = log.pages.saturating_sub(log.copied);
+    let is_idle = log.idle >= thresholds.idle && log.waiting_jobs == 0;
+    if uncopied > 0 && (uncopied >= thresholds.pages || is_idle) {
+        return (!log.hindered || rested(log.since_last, thresholds.pause)).then_some(Action::Copy);
+    }
+    if log.hindered || log.since_last.is_none() {
         return None;
     }
-    if log.pinned && log.since_last.is_some_and(|since| since < thresholds.pinned_pause) {
-        return None;
+    if log.file_bytes > thresholds.hard_bytes && rested(log.since_cut, thresholds.hard_pause) {
+        return Some(Action::Cut(thresholds.hard_wait));
     }
-    if log.pages >= thresholds.pages || (log.idle >= thresholds.idle && log.waiting_jobs == 0) {
-        return Some(Mode::Passive);
+    if is_idle && log.file_bytes > thresholds.keep_bytes && rested(log.since_cut, thresholds.hard_pause) {
+        return Some(Action::Cut(Duration::ZERO));
     }
     None
+}
+
+/// Return how long an idle owner of the log may sleep before it looks again; `None`: until the next commit.
+pub fn next_look(thresholds: &Thresholds, log: &Log) -> Option<Duration> {
+    let uncopied = log.pages > log.copied;
+    let too_large = log.since_last.is_some() && log.file_bytes > thresholds.keep_bytes;
+    (uncopied || too_large).then(|| thresholds.idle.saturating_sub(log.idle).max(thresholds.pause))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn log(pages: u32) -> Log {
-        Log { pages, pinned: false, since_last: None, idle: Duration::ZERO, waiting_jobs: 3 }
+    fn log(pages: u32, copied: u32) -> Log {
+        Log {
+            pages,
+            copied,
+            file_bytes: u64::from(pages) * 4120,
+            hindered: false,
+            since_last: Some(Duration::from_secs(5)),
+            since_cut: None,
+            idle: Duration::ZERO,
+            waiting_jobs: 3,
+        }
     }
 
     #[test]
     fn a_full_log_is_copied_before_a_foreign_checkpoint_would_come() {
         let thresholds = Thresholds::default();
         assert!(thresholds.pages < 1000);
-        assert_eq!(choose(&thresholds, &log(thresholds.pages)), Some(Mode::Passive));
-        assert_eq!(choose(&thresholds, &log(thresholds.pages - 1)), None);
+        assert_eq!(choose(&thresholds, &log(thresholds.pages, 0)), Some(Action::Copy));
+        assert_eq!(choose(&thresholds, &log(thresholds.pages - 1, 0)), None);
+    }
+
+    #[test]
+    fn pages_that_are_copied_do_not_count_again() {
+        let thresholds = Thresholds::default();
+        assert_eq!(choose(&thresholds, &log(1_000, 1_000)), None);
+        assert_eq!(choose(&thresholds, &log(1_000 + thresholds.pages, 1_000)), Some(Action::Copy));
     }
 
     #[test]
     fn an_idle_log_is_copied_however_short() {
         let thresholds = Thresholds::default();
-        let idle = Log { idle: thresholds.idle, waiting_jobs: 0, ..log(1) };
-        assert_eq!(choose(&thresholds, &idle), Some(Mode::Passive));
+        let idle = Log { idle: thresholds.idle, waiting_jobs: 0, ..log(1, 0) };
+        assert_eq!(choose(&thresholds, &idle), Some(Action::Copy));
         assert_eq!(choose(&thresholds, &Log { pages: 0, ..idle }), None);
+        assert_eq!(choose(&thresholds, &Log { waiting_jobs: 1, ..idle }), None);
+        assert_eq!(next_look(&thresholds, &log(1, 0)), Some(thresholds.idle));
+        assert_eq!(next_look(&thresholds, &log(1, 1)), None);
     }
 
     #[test]
     fn a_pinned_log_is_not_tried_all_the_time() {
         let thresholds = Thresholds::default();
-        let pinned = Log { pinned: true, since_last: Some(Duration::ZERO), ..log(100_000) };
+        let pinned = Log { hindered: true, since_last: Some(Duration::ZERO), ..log(100_000, 5) };
         assert_eq!(choose(&thresholds, &pinned), None);
-        let later = Log { since_last: Some(thresholds.pinned_pause), ..pinned };
-        assert_eq!(choose(&thresholds, &later), Some(Mode::Passive));
+        let later = Log { since_last: Some(thresholds.pause), ..pinned };
+        assert_eq!(choose(&thresholds, &later), Some(Action::Copy));
+    }
+
+    #[test]
+    fn a_log_of_ordinary_size_is_kept_for_reuse() {
+        let thresholds = Thresholds::default();
+        let idle = Log { idle: thresholds.idle, waiting_jobs: 0, ..log(900, 900) };
+        assert!(idle.file_bytes <= thresholds.keep_bytes);
+        assert_eq!(choose(&thresholds, &idle), None);
+    }
+
+    #[test]
+    fn a_large_log_is_cut_when_idle_and_past_the_hard_limit_always_but_never_while_pinned() {
+        let thresholds = Thresholds::default();
+        let large = Log { file_bytes: thresholds.keep_bytes + 1, ..log(900, 900) };
+        assert_eq!(choose(&thresholds, &large), None);
+        let idle = Log { idle: thresholds.idle, waiting_jobs: 0, ..large };
+        assert_eq!(choose(&thresholds, &idle), Some(Action::Cut(Duration::ZERO)));
+        let huge = Log { file_bytes: thresholds.hard_bytes + 1, ..log(900, 900) };
+        assert_eq!(choose(&thresholds, &huge), Some(Action::Cut(thresholds.hard_wait)));
+        assert_eq!(choose(&thresholds, &Log { hindered: true, ..huge }), None);
+        assert_eq!(choose(&thresholds, &Log { since_cut: Some(Duration::ZERO), ..huge }), None);
     }
 }

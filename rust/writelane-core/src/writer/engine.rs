@@ -9,7 +9,7 @@ use crate::kind::{self, Kind};
 use crate::sqlite::{Authorization, Authorizer, Handle, SqliteError, Statement, Step, Value, ValueRef, ffi};
 use std::collections::HashMap;
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Prepared statements kept by default.
@@ -55,7 +55,6 @@ pub struct Engine {
     guard: Arc<Guard>,
     _authorizer: Authorizer,
     handle: Arc<Handle>,
-    log_pages: Arc<AtomicI32>,
     durability: Option<Durability>,
 }
 
@@ -75,8 +74,6 @@ impl Engine {
         let savepoint = own(&format!("SAVEPOINT {name}"))?;
         let release = own(&format!("RELEASE {name}"))?;
         let rollback_to = own(&format!("ROLLBACK TO {name}"))?;
-        let log_pages = Arc::new(AtomicI32::new(0));
-        handle.watch_log(Arc::clone(&log_pages));
         let guard = Arc::new(Guard::default());
         let authorizer = {
             let guard = Arc::clone(&guard);
@@ -94,7 +91,6 @@ impl Engine {
             guard,
             _authorizer: authorizer,
             handle,
-            log_pages,
             durability: None,
         })
     }
@@ -107,16 +103,6 @@ impl Engine {
     /// Say whether no transaction is open. Asked after every statement that failed, never guessed.
     pub fn autocommit(&self) -> bool {
         self.handle.autocommit()
-    }
-
-    /// Return the pages in the log after the last commit of this handle; 0 where there is no log.
-    pub fn log_pages(&self) -> i32 {
-        self.log_pages.load(Ordering::Relaxed)
-    }
-
-    /// Forget how many pages the log has, after a checkpoint that copied them all.
-    pub fn forget_log_pages(&self) {
-        self.log_pages.store(0, Ordering::Relaxed);
     }
 
     /// Set how durable the next commits are. Outside a transaction only: inside, SQLite ignores it.

@@ -411,16 +411,15 @@ impl<'a> Group<'a> {
         let started = Instant::now();
         let mut member = Member::new(job);
         let mut attempt = 0;
-        let (code, log, copied) = loop {
-            let (code, log, copied) = self.shared.checkpoint(self.engine, mode);
-            let busy = code.is_some_and(|code| code & 0xff == ffi::SQLITE_BUSY);
+        let report = loop {
+            let report = self.shared.checkpointer.run(self.engine.handle(), mode);
             let waits = mode != checkpoint::Mode::Passive && !member.job.is_late(Instant::now());
-            if !busy
+            let cancelled = || member.job.ticket.is_asked_to_cancel();
+            if !report.busy
                 || !waits
-                || self.wait_for_lock(member.job.until, attempt, &|| member.job.ticket.is_asked_to_cancel())
-                    == Err(GaveUp::Interrupted)
+                || self.wait_for_lock(member.job.until, attempt, &cancelled) == Err(GaveUp::Interrupted)
             {
-                break (code, log, copied);
+                break report;
             }
             member.retries += 1;
             attempt += 1;
@@ -428,12 +427,11 @@ impl<'a> Group<'a> {
         member.ended = Instant::now();
         member.run = member.ended.saturating_duration_since(started);
         let clock = Clock { waiting: self.waiting, begun: started };
-        match code {
-            Some(code) if code & 0xff != ffi::SQLITE_BUSY => {
-                self.answer_error(vec![member], SqliteError::from_code(code).into());
-            }
-            busy => {
-                let row = [i64::from(busy.is_some()), i64::from(log), i64::from(copied)].map(Value::Integer);
+        match report.error {
+            Some(error) => self.answer_error(vec![member], error.into()),
+            None => {
+                let row = [i64::from(report.busy), i64::from(report.log), i64::from(report.copied)];
+                let row = row.map(Value::Integer);
                 let effect = Effect { rows: vec![Box::new(row)], rowcount: -1, ..Effect::default() };
                 let waited = waited(&member, &clock, member.ended);
                 let account = Account { waited, retries: member.retries, group: 0, holder: self.holder.take() };

@@ -1,6 +1,7 @@
 //! Where the engine is when nobody uses it.
 
 use super::engine::Engine;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -10,11 +11,16 @@ use std::time::Duration;
 pub struct Home {
     engine: Mutex<Option<Box<Engine>>>,
     returned: Condvar,
+    /// Parties that wait in [`Home::take`]: they go before those who only try.
+    waiting: AtomicUsize,
 }
 
 impl Home {
     /// Take the engine if it is at home.
     pub fn try_take(&self) -> Option<Box<Engine>> {
+        if self.waiting.load(Ordering::Acquire) > 0 {
+            return None;
+        }
         self.engine.try_lock().ok()?.take()
     }
 
@@ -27,11 +33,13 @@ impl Home {
     pub fn take(&self, time: Duration) -> Option<Box<Engine>> {
         let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
         if engine.is_none() {
+            self.waiting.fetch_add(1, Ordering::AcqRel);
             engine = self
                 .returned
                 .wait_timeout_while(engine, time, |engine| engine.is_none())
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
+            self.waiting.fetch_sub(1, Ordering::AcqRel);
         }
         engine.take()
     }

@@ -6,14 +6,14 @@ mod home;
 pub mod lease;
 mod thread;
 
+use crate::checkpoint::Checkpointer;
 use crate::error::{Error, Phase};
 use crate::job::{Account, Answer, Job, Work};
 use crate::lane::{Holder, Lane};
 use crate::ownership::{Ownership, OwnershipError};
-use crate::policy::{backoff, checkpoint, group as group_policy, retry};
+use crate::policy::{backoff, group as group_policy, retry};
 use crate::process;
 use crate::queue::{Bounds, Pushed, Queue};
-use crate::sqlite::ffi;
 use crate::telemetry::Telemetry;
 use crate::ticket::Listener;
 use crate::wait::{GaveUp, Patience};
@@ -33,8 +33,7 @@ pub struct Shared {
     lane: Option<Arc<Lane>>,
     telemetry: Telemetry,
     limits: group_policy::Limits,
-    checkpoints: checkpoint::Thresholds,
-    checkpoint_log: Mutex<CheckpointLog>,
+    checkpointer: Arc<Checkpointer>,
     generation: u64,
     poisoned: OnceLock<Arc<str>>,
     moved: AtomicBool,
@@ -44,29 +43,6 @@ pub struct Shared {
     usual_commit: AtomicU64,
     /// After this, work that is left is refused.
     stop_at: Mutex<Option<Instant>>,
-}
-
-/// What checkpoints did, and what is left to do.
-#[derive(Clone, Debug, Default)]
-pub struct CheckpointLog {
-    /// Checkpoints run.
-    pub count: u64,
-    /// Of those, the failed ones.
-    pub errors: u64,
-    /// What the last failed one said.
-    pub last_error: Option<String>,
-    /// Pages in the log at the last one.
-    pub log: i32,
-    /// Of those, the pages copied to the database.
-    pub copied: i32,
-    /// How long the last one took.
-    pub took: Duration,
-    /// The sum over all.
-    pub total: Duration,
-    /// When the last one ended.
-    pub last: Option<Instant>,
-    /// When the last commit was.
-    pub last_commit: Option<Instant>,
 }
 
 /// The writer of one file in this process.
@@ -87,8 +63,8 @@ pub struct Setup {
     pub bounds: Bounds,
     /// The bounds of a group.
     pub limits: group_policy::Limits,
-    /// When to checkpoint.
-    pub checkpoints: checkpoint::Thresholds,
+    /// The log of the file.
+    pub checkpointer: Arc<Checkpointer>,
     /// The ownership of the file, where it has one owner: asked before each commit.
     pub ownership: Option<Arc<Ownership>>,
 }
@@ -106,8 +82,7 @@ impl Writer {
             lane: setup.lane,
             telemetry: Telemetry::default(),
             limits: setup.limits,
-            checkpoints: setup.checkpoints,
-            checkpoint_log: Mutex::default(),
+            checkpointer: setup.checkpointer,
             generation: process::generation(),
             poisoned: OnceLock::new(),
             moved: AtomicBool::new(false),
@@ -212,9 +187,9 @@ impl Shared {
         self.holder()
     }
 
-    /// Return what checkpoints did.
-    pub fn checkpoint_log(&self) -> CheckpointLog {
-        self.checkpoint_log.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Return the log of the file and what keeps it short.
+    pub fn checkpointer(&self) -> &Arc<Checkpointer> {
+        &self.checkpointer
     }
 
     /// Refuse a caller that can no longer be served.
@@ -275,7 +250,9 @@ impl Shared {
     /// It saves a lone caller two changes of thread. It never waits: on any contention the job is given back.
     pub(crate) fn drive(&self, job: Box<Job>, at_any_rate: bool) -> Driven {
         let fit = matches!(job.work, Work::One(_) | Work::Many { .. } | Work::Batch(_));
-        if !fit || !(at_any_rate || group_policy::drive_yourself(self.usual_jobs())) {
+        // A full log is the writer thread's to tend, so that no caller waits for it.
+        let lone = group_policy::drive_yourself(self.usual_jobs()) && !self.checkpointer.is_full();
+        if !fit || !(at_any_rate || lone) {
             return Driven::NotNow(job);
         }
         let Some(mut engine) = self.home.try_take() else { return Driven::NotNow(job) };
@@ -295,15 +272,17 @@ impl Shared {
             },
         };
         let driven = group::drive(self, &mut engine, job);
-        let due = self.checkpoint_due(&engine);
         drop(turn);
         if engine.autocommit() {
             self.home.give(engine);
         } else {
             self.poison("a transaction could not be rolled back");
         }
-        if due {
+        // The caller has its answer; the writer thread tends the log.
+        if self.checkpointer.note_commit() {
             self.queue.nudge();
+        } else {
+            self.queue.nudge_from_sleep();
         }
         driven
     }
@@ -365,77 +344,9 @@ impl Shared {
         self.lane.as_ref().map(|lane| lane.holder()).filter(|holder| *holder != Holder::Nobody)
     }
 
-    fn checkpoint_due(&self, engine: &Engine) -> bool {
-        let mut log = self.checkpoint_log.lock().unwrap_or_else(PoisonError::into_inner);
-        log.last_commit = Some(Instant::now());
-        self.decide(&log, engine.log_pages()).is_some()
-    }
-
-    fn decide(&self, log: &CheckpointLog, pages: i32) -> Option<checkpoint::Mode> {
-        let now = Instant::now();
-        checkpoint::choose(
-            &self.checkpoints,
-            &checkpoint::Log {
-                pages: u32::try_from(pages).unwrap_or(0),
-                pinned: log.copied < log.log,
-                since_last: log.last.map(|last| now.saturating_duration_since(last)),
-                idle: log.last_commit.map_or(Duration::ZERO, |last| now.saturating_duration_since(last)),
-                waiting_jobs: self.queue.required(),
-            },
-        )
-    }
-
-    /// Checkpoint if the policy says so. Called with the turn, after the answers are given.
+    /// Tend the log after a commit, with the turn, when the answers are given.
     pub(crate) fn after_commit(&self, engine: &Engine) {
-        let mut log = self.checkpoint_log.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        log.last_commit = Some(Instant::now());
-        let mode = self.decide(&log, engine.log_pages());
-        *self.checkpoint_log.lock().unwrap_or_else(PoisonError::into_inner) = log;
-        if let Some(mode) = mode {
-            self.checkpoint(engine, mode);
-        }
-    }
-
-    /// Run a checkpoint and note what it did. Its errors fail nobody's write: they are counted, and it is run again.
-    pub(crate) fn checkpoint(&self, engine: &Engine, mode: checkpoint::Mode) -> (Option<i32>, i32, i32) {
-        let started = Instant::now();
-        let (result, log_pages, copied) = engine.handle().checkpoint(match mode {
-            checkpoint::Mode::Passive => ffi::SQLITE_CHECKPOINT_PASSIVE,
-            checkpoint::Mode::Full => ffi::SQLITE_CHECKPOINT_FULL,
-            checkpoint::Mode::Truncate => ffi::SQLITE_CHECKPOINT_TRUNCATE,
-        });
-        let took = started.elapsed();
-        let mut log = self.checkpoint_log.lock().unwrap_or_else(PoisonError::into_inner);
-        log.count += 1;
-        log.took = took;
-        log.total += took;
-        log.last = Some(Instant::now());
-        let code = match result {
-            Ok(()) => {
-                log.log = log_pages;
-                log.copied = copied;
-                if log_pages <= copied {
-                    engine.forget_log_pages();
-                }
-                None
-            }
-            Err(error) => {
-                if error.primary() != ffi::SQLITE_BUSY {
-                    log.errors += 1;
-                    log.last_error = Some(error.to_string());
-                }
-                Some(error.code)
-            }
-        };
-        (code, log_pages, copied)
-    }
-
-    /// Return when the writer should look after an idle log.
-    fn idle_wait(&self) -> Option<Duration> {
-        let log = self.checkpoint_log.lock().unwrap_or_else(PoisonError::into_inner);
-        let dirty =
-            log.last_commit.is_some_and(|commit| log.last.is_none_or(|last| last < commit)) || log.copied < log.log;
-        dirty.then_some(self.checkpoints.idle)
+        self.checkpointer.tend(engine.handle(), self.queue.required());
     }
 }
 

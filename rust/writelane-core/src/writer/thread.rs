@@ -2,10 +2,12 @@
 
 use super::group::{self, Group, Served, Waiting};
 use super::{Shared, answer_one};
+use crate::checkpoint::LABEL;
 use crate::error::{Error, Phase};
 use crate::job::{Account, Failure, Waited};
 use crate::lane::Holder;
-use crate::policy::{checkpoint, group as policy};
+use crate::policy::checkpoint::Mode;
+use crate::policy::group as policy;
 use crate::queue::Wake;
 use crate::wait::{GaveUp, Patience, SLICE};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,7 +29,7 @@ pub(super) fn main(shared: &Arc<Shared>) {
 
 fn run(shared: &Arc<Shared>) {
     loop {
-        match shared.queue.wait(shared.idle_wait()) {
+        match shared.queue.wait(shared.checkpointer.next_look()) {
             Wake::Work => {
                 linger(shared);
                 serve_turn(shared);
@@ -111,17 +113,18 @@ fn serve_turn(shared: &Arc<Shared>) {
     shared.home.give(engine);
 }
 
-/// Copy an idle log into the database, if nobody is at it.
+/// Tend the log though nobody commits, or because a caller who drove the engine found it full.
 fn look_after_log(shared: &Arc<Shared>) {
-    let Some(engine) = shared.home.try_take() else { return };
-    let log = shared.checkpoint_log();
-    if let Some(mode) = shared.decide(&log, engine.log_pages()) {
-        let turn = shared.lane.as_ref().map(|lane| lane.try_enter("wal_checkpoint"));
-        // Somebody else's turn: they checkpoint too, or we come again.
-        if !matches!(turn, Some(None)) {
-            shared.checkpoint(&engine, mode);
-        }
+    if !shared.checkpointer.is_due(shared.queue.required()) {
+        return;
     }
+    let Some(engine) = shared.home.take(SLICE) else { return };
+    let turn = shared.lane.as_ref().map(|lane| lane.try_enter(LABEL));
+    // Somebody else's turn: they tend the log too, or we come again.
+    if !matches!(turn, Some(None)) {
+        shared.checkpointer.act(engine.handle(), shared.queue.required());
+    }
+    drop(turn);
     shared.home.give(engine);
 }
 
@@ -142,11 +145,12 @@ fn close(shared: &Arc<Shared>) {
             return;
         }
     };
-    if shared.lane.is_some() && engine.log_pages() > 0 && !shared.has_moved(&engine) {
-        let turn = shared.lane.as_ref().and_then(|lane| lane.try_enter("wal_checkpoint"));
-        shared.checkpoint(&engine, checkpoint::Mode::Passive);
+    if shared.lane.is_some() && shared.checkpointer.next_look().is_some() && !shared.has_moved(&engine) {
+        let turn = shared.lane.as_ref().and_then(|lane| lane.try_enter(LABEL));
+        shared.checkpointer.run(engine.handle(), Mode::Passive);
         drop(turn);
     }
+    shared.checkpointer.set_has_writer(false);
     drop(engine);
 }
 

@@ -3,6 +3,7 @@
 use super::failure;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
+use writelane_core::checkpoint::CheckpointStats;
 use writelane_core::database::Database;
 use writelane_core::sqlite;
 use writelane_core::telemetry::{PhaseStats, StatementStats};
@@ -34,14 +35,7 @@ pub fn of<'py>(py: Python<'py>, database: &Database) -> PyResult<Bound<'py, PyDi
         groups.set_item("jobs_max", stats.jobs_max)?;
         groups.set_item("hold", phase(py, &stats.hold)?)?;
         groups.set_item("reruns", stats.reruns)?;
-        let log = writer.checkpoint_log();
-        checkpoints.set_item("count", log.count)?;
-        checkpoints.set_item("errors", log.errors)?;
-        checkpoints.set_item("last_error", log.last_error)?;
-        checkpoints.set_item("log", log.log)?;
-        checkpoints.set_item("checkpointed", log.copied)?;
-        checkpoints.set_item("seconds", log.took.as_secs_f64())?;
-        checkpoints.set_item("total_seconds", log.total.as_secs_f64())?;
+        checkpoint_counts(py, &checkpoints, &writer.checkpointer().stats())?;
     }
     let readers = PyDict::new(py);
     let (open, reading) = database.reader_counts();
@@ -100,4 +94,35 @@ fn phase<'py>(py: Python<'py>, stats: &PhaseStats) -> PyResult<Bound<'py, PyDict
         entry.set_item(name, value.as_secs_f64())?;
     }
     Ok(entry)
+}
+
+fn checkpoint_counts(py: Python<'_>, counts: &Bound<'_, PyDict>, stats: &CheckpointStats) -> PyResult<()> {
+    counts.set_item("count", stats.count)?;
+    counts.set_item("busy", stats.busy)?;
+    counts.set_item("errors", stats.errors)?;
+    counts.set_item("last_error", stats.last_error.as_deref())?;
+    counts.set_item("cuts", stats.cuts)?;
+    counts.set_item("log", stats.log)?;
+    counts.set_item("checkpointed", stats.copied)?;
+    counts.set_item("seconds", stats.took.as_secs_f64())?;
+    counts.set_item("seconds_max", stats.longest.as_secs_f64())?;
+    counts.set_item("total_seconds", stats.total.as_secs_f64())?;
+    counts.set_item("log_bytes", stats.file_bytes)?;
+    counts.set_item("episodes", stats.episodes)?;
+    let episode = stats.episode.as_ref().map(|episode| {
+        let entry = PyDict::new(py);
+        entry.set_item("over", episode.lasted.is_some())?;
+        entry.set_item("seconds", episode.lasted.unwrap_or_else(|| episode.since.elapsed()).as_secs_f64())?;
+        entry.set_item("pages", episode.pages)?;
+        let readers = PyList::empty(py);
+        for reader in &episode.readers {
+            let who = PyDict::new(py);
+            who.set_item("pid", reader.pid)?;
+            who.set_item("command", &reader.command)?;
+            readers.append(who)?;
+        }
+        entry.set_item("readers", readers)?;
+        Ok::<_, PyErr>(entry)
+    });
+    counts.set_item("pinned", episode.transpose()?)
 }

@@ -1,0 +1,327 @@
+//! The log of one file: how long it is, who copies it into the database, and what keeps it from shrinking.
+//!
+//! SQLite's automatic checkpoints are off on our handles. Whoever gives the lane up after a commit tends the log first,
+//! after its callers have their answers: so nobody waits for a checkpoint inside COMMIT, and the log starts again from
+//! its beginning because no writer of ours is at it. An idle log is looked after by the writer thread, or where there
+//! is none by a thread of this module.
+
+mod keeper;
+mod readers;
+
+use crate::holder::beside;
+use crate::lane::Lane;
+use crate::policy::checkpoint::{Action, Log, Mode, Thresholds, choose, next_look};
+use crate::registry::ByFile;
+use crate::sqlite::{Handle, SqliteError, ffi};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+pub use readers::Reader;
+
+/// How often to try again within the wait for a cut.
+const CUT_PAUSE: Duration = Duration::from_millis(1);
+
+/// What one checkpoint did.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// Another checkpoint was running, or a reader was in the way of more than copying.
+    pub busy: bool,
+    /// Pages in the log; -1 where there is no log.
+    pub log: i32,
+    /// Pages copied to the database so far; -1 where there is no log.
+    pub copied: i32,
+    /// What went wrong otherwise.
+    pub error: Option<SqliteError>,
+}
+
+/// A time during which the log could not shrink.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Episode {
+    /// When it was first seen.
+    pub since: Instant,
+    /// How long it lasted; `None` while it lasts.
+    pub lasted: Option<Duration>,
+    /// The most pages that were kept from being reused.
+    pub pages: u32,
+    /// Who reads the log.
+    pub readers: Vec<Reader>,
+}
+
+/// What checkpoints of this process did to one file.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CheckpointStats {
+    /// Checkpoints run.
+    pub count: u64,
+    /// Of those, the ones that met another's.
+    pub busy: u64,
+    /// Of those, the failed ones.
+    pub errors: u64,
+    /// What the last failed one said.
+    pub last_error: Option<String>,
+    /// Times the log file was cut.
+    pub cuts: u64,
+    /// Pages in the log at the last one.
+    pub log: i32,
+    /// Of those, the pages copied to the database.
+    pub copied: i32,
+    /// How long the last one took.
+    pub took: Duration,
+    /// The sum over all.
+    pub total: Duration,
+    /// The longest.
+    pub longest: Duration,
+    /// The size of the log file when it was last looked at, in bytes.
+    pub file_bytes: u64,
+    /// Times the log was pinned by a reader.
+    pub episodes: u64,
+    /// The one that lasts, or the last one.
+    pub episode: Option<Episode>,
+}
+
+#[derive(Default)]
+struct State {
+    stats: CheckpointStats,
+    last: Option<Instant>,
+    last_cut: Option<Instant>,
+    hindered: bool,
+    /// Since when each checkpoint has left the same pages, and which.
+    stuck: Option<(Instant, i32)>,
+}
+
+/// The log of one file, tended by all of this process who write to it.
+pub struct Checkpointer {
+    path: PathBuf,
+    thresholds: Thresholds,
+    epoch: Instant,
+    /// Pages in the log after the last commit of ours; all our handles store it here.
+    pages: Arc<AtomicI32>,
+    copied: AtomicI32,
+    /// Milliseconds from `epoch` to the last commit of ours.
+    last_commit_ms: AtomicU64,
+    /// The writer thread looks after the idle log.
+    has_writer: AtomicBool,
+    /// The keeper has been told of this file.
+    kept: AtomicBool,
+    state: Mutex<State>,
+}
+
+static CHECKPOINTERS: ByFile<Checkpointer> = ByFile::new();
+
+impl Checkpointer {
+    /// Return the checkpointer of the file at `path`. The first call decides the thresholds.
+    pub fn of(path: &Path, thresholds: Thresholds) -> Arc<Self> {
+        CHECKPOINTERS.get_or_make(path, || Self {
+            path: fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()),
+            thresholds,
+            epoch: Instant::now(),
+            pages: Arc::new(AtomicI32::new(0)),
+            copied: AtomicI32::new(0),
+            last_commit_ms: AtomicU64::new(0),
+            has_writer: AtomicBool::new(false),
+            kept: AtomicBool::new(false),
+            state: Mutex::new(State::default()),
+        })
+    }
+
+    /// Take over the checkpoints of a handle that writes.
+    ///
+    /// # Errors
+    /// What SQLite says.
+    pub fn adopt(&self, handle: &Handle) -> Result<(), SqliteError> {
+        handle.watch_log(Arc::clone(&self.pages));
+        // A log that was long once is cut by SQLite itself when it starts again from its beginning.
+        handle.execute_batch(&format!("PRAGMA journal_size_limit={}", self.thresholds.keep_bytes))
+    }
+
+    /// Say that a writer thread looks after the idle log, so that nobody else need.
+    pub fn set_has_writer(&self, has_writer: bool) {
+        self.has_writer.store(has_writer, Ordering::Relaxed);
+    }
+
+    /// Tend the log after a commit, with the turn in the lane, when the callers have their answers.
+    ///
+    /// Costs a few loads where nothing is due. What goes wrong fails nobody's write: it is counted, and tried again.
+    pub fn tend(self: &Arc<Self>, handle: &Handle, waiting_jobs: usize) {
+        if self.note_commit() {
+            self.act(handle, waiting_jobs);
+        }
+    }
+
+    /// Note that there was a commit; say whether the log is now so long that it must be tended.
+    pub fn note_commit(self: &Arc<Self>) -> bool {
+        let now = self.epoch.elapsed();
+        self.last_commit_ms.store(u64::try_from(now.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        if !self.has_writer.load(Ordering::Relaxed) && !self.kept.swap(true, Ordering::Relaxed) {
+            keeper::keep(self);
+        }
+        self.is_full()
+    }
+
+    /// Say whether the log is so long that it must be tended before it grows further.
+    pub fn is_full(&self) -> bool {
+        let uncopied = i64::from(self.pages.load(Ordering::Relaxed)) - i64::from(self.copied());
+        uncopied >= i64::from(self.thresholds.pages)
+    }
+
+    /// Do what the policy says, with the turn in the lane.
+    pub fn act(&self, handle: &Handle, waiting_jobs: usize) {
+        let due = {
+            let state = self.lock();
+            choose(&self.thresholds, &self.log(&state, waiting_jobs))
+        };
+        match due {
+            None => return,
+            Some(Action::Copy) => drop(self.run(handle, Mode::Passive)),
+            Some(Action::Cut(wait)) => self.cut(handle, wait),
+        }
+        // A log just copied may be one that is to be cut.
+        let cut = {
+            let state = self.lock();
+            choose(&self.thresholds, &self.log(&state, waiting_jobs))
+        };
+        if let (Some(Action::Copy), Some(Action::Cut(wait))) = (due, cut) {
+            self.cut(handle, wait);
+        }
+    }
+
+    fn cut(&self, handle: &Handle, wait: Duration) {
+        let until = Instant::now() + wait;
+        self.lock().last_cut = Some(Instant::now());
+        while self.run(handle, Mode::Truncate).busy && Instant::now() < until {
+            std::thread::sleep(CUT_PAUSE);
+        }
+    }
+
+    /// Say whether the log needs tending though nobody commits.
+    pub fn is_due(&self, waiting_jobs: usize) -> bool {
+        let state = self.lock();
+        choose(&self.thresholds, &self.log(&state, waiting_jobs)).is_some()
+    }
+
+    /// Return how long an idle log may be left alone; `None`: until the next commit.
+    pub fn next_look(&self) -> Option<Duration> {
+        let state = self.lock();
+        next_look(&self.thresholds, &self.log(&state, 0))
+    }
+
+    /// Run one checkpoint and note what it did.
+    pub fn run(&self, handle: &Handle, mode: Mode) -> Report {
+        let started = Instant::now();
+        let (result, log, copied) = handle.checkpoint(match mode {
+            Mode::Passive => ffi::SQLITE_CHECKPOINT_PASSIVE,
+            Mode::Full => ffi::SQLITE_CHECKPOINT_FULL,
+            Mode::Truncate => ffi::SQLITE_CHECKPOINT_TRUNCATE,
+        });
+        let took = started.elapsed();
+        let file_bytes = fs::metadata(beside(&self.path, "-wal")).map_or(0, |found| found.len());
+        let (busy, error) = match result {
+            Ok(()) => (false, None),
+            Err(error) if error.primary() == ffi::SQLITE_BUSY => (true, None),
+            Err(error) => (false, Some(error)),
+        };
+        let mut state = self.lock();
+        let stats = &mut state.stats;
+        stats.count += 1;
+        stats.busy += u64::from(busy);
+        stats.took = took;
+        stats.total += took;
+        stats.longest = stats.longest.max(took);
+        stats.file_bytes = file_bytes;
+        if let Some(error) = &error {
+            stats.errors += 1;
+            stats.last_error = Some(error.to_string());
+        } else {
+            if mode == Mode::Truncate && !busy {
+                stats.cuts += 1;
+            }
+            if log >= 0 && copied >= 0 {
+                (stats.log, stats.copied) = (log, copied);
+                self.copied.store(copied, Ordering::Relaxed);
+                self.pages.store(log, Ordering::Relaxed);
+            }
+        }
+        state.last = Some(Instant::now());
+        state.hindered = busy || error.is_some() || copied < log;
+        self.note_episode(&mut state, busy, log, copied);
+        Report { busy, log, copied, error }
+    }
+
+    /// Return what was counted.
+    pub fn stats(&self) -> CheckpointStats {
+        self.lock().stats.clone()
+    }
+
+    /// See whether a reader keeps the log from shrinking: the same pages left by checkpoints some time apart, none of
+    /// which met another checkpoint.
+    fn note_episode(&self, state: &mut State, busy: bool, log: i32, copied: i32) {
+        if log >= 0 && copied >= log {
+            state.stuck = None;
+            if let Some(episode) = state.stats.episode.as_mut().filter(|episode| episode.lasted.is_none()) {
+                episode.lasted = Some(episode.since.elapsed());
+            }
+            return;
+        }
+        if busy || copied < 0 {
+            return;
+        }
+        let left = u32::try_from(log - copied).unwrap_or(0);
+        match state.stuck {
+            Some((since, stuck_at)) if stuck_at == copied => {
+                if let Some(episode) = state.stats.episode.as_mut().filter(|episode| episode.lasted.is_none()) {
+                    episode.pages = episode.pages.max(left);
+                } else if since.elapsed() >= self.thresholds.pinned_after {
+                    state.stats.episodes += 1;
+                    let readers = readers::of_log(&self.path);
+                    state.stats.episode = Some(Episode { since, lasted: None, pages: left, readers });
+                }
+            }
+            _ => {
+                state.stuck = Some((Instant::now(), copied));
+                // The reader that held the log has gone, and another holds it further on.
+                if let Some(episode) = state.stats.episode.as_mut().filter(|episode| episode.lasted.is_none()) {
+                    episode.lasted = Some(episode.since.elapsed());
+                }
+            }
+        }
+    }
+
+    fn log(&self, state: &State, waiting_jobs: usize) -> Log {
+        let now = Instant::now();
+        let since = |then: Option<Instant>| then.map(|then| now.saturating_duration_since(then));
+        let last_commit = Duration::from_millis(self.last_commit_ms.load(Ordering::Relaxed));
+        Log {
+            pages: u32::try_from(self.pages.load(Ordering::Relaxed)).unwrap_or(0),
+            copied: u32::try_from(self.copied()).unwrap_or(0),
+            file_bytes: state.stats.file_bytes,
+            hindered: state.hindered,
+            since_last: since(state.last),
+            since_cut: since(state.last_cut),
+            idle: now.saturating_duration_since(self.epoch).saturating_sub(last_commit),
+            waiting_jobs,
+        }
+    }
+
+    /// Return the pages known to be copied: none of a log that has started again since.
+    fn copied(&self) -> i32 {
+        let (pages, copied) = (self.pages.load(Ordering::Relaxed), self.copied.load(Ordering::Relaxed));
+        if pages < copied {
+            self.copied.store(0, Ordering::Relaxed);
+            return 0;
+        }
+        copied
+    }
+
+    fn lane(&self) -> Arc<Lane> {
+        Lane::of(&self.path)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the lane is told a checkpoint is.
+pub const LABEL: &str = "PRAGMA wal_checkpoint";

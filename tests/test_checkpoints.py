@@ -1,0 +1,220 @@
+"""The log stays bounded, off the callers' path, and a log that cannot shrink is explained."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import writelane
+from writelane import dbapi
+
+#: No limit on speed: how long a test waits for what must come within seconds.
+PATIENCE = 60.0
+MEBIBYTE = 1 << 20
+
+READER = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN")
+connection.execute("SELECT count(*) FROM t").fetchall()
+print("reading", flush=True)
+sys.stdin.readline()
+connection.execute("COMMIT")
+print("done", flush=True)
+sys.stdin.readline()
+"""
+
+
+def until(condition: Callable[[], bool]) -> bool:
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return condition()
+
+
+def log_bytes(path: Path) -> int:
+    try:
+        return os.path.getsize(f"{path}-wal")
+    except FileNotFoundError:
+        return 0
+
+
+def rows_in_main_file(path: Path, copy: Path) -> int:
+    """Count the rows that the database file holds by itself, without its log."""
+    shutil.copy(path, copy)
+    connection = sqlite3.connect(copy)
+    try:
+        return int(connection.execute("SELECT count(*) FROM t").fetchone()[0])
+    except sqlite3.OperationalError:
+        return -1
+    finally:
+        connection.close()
+        copy.unlink()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "app.db"
+
+
+@pytest.fixture
+def db(path: Path) -> Iterator[writelane.Database]:
+    with writelane.open(path) as db:
+        db.execute("CREATE TABLE t(x)")
+        yield db
+
+
+class Reader:
+    """A foreign process that holds a snapshot."""
+
+    def __init__(self, path: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", READER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._line() == "reading"
+
+    def _line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def end(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        assert self._line() == "done"
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def reader(path: Path, db: writelane.Database) -> Iterator[Reader]:
+    reader = Reader(path)
+    yield reader
+    reader.kill()
+
+
+def test_an_idle_database_is_whole_in_its_main_file(path: Path, db: writelane.Database, tmp_path: Path) -> None:
+    for number in range(50):
+        db.execute("INSERT INTO t VALUES (?)", (number,))
+    assert until(lambda: rows_in_main_file(path, tmp_path / "copy.db") == 50)
+
+
+def test_an_idle_database_of_plain_connections_is_whole_too(path: Path, tmp_path: Path) -> None:
+    connection = dbapi.connect(path, isolation_level=None)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("CREATE TABLE t(x)")
+    for number in range(50):
+        connection.execute("INSERT INTO t VALUES (?)", (number,))
+    assert until(lambda: rows_in_main_file(path, tmp_path / "copy.db") == 50)
+    # Once more, after the thread that did it has ended.
+    connection.execute("INSERT INTO t VALUES (51)")
+    assert until(lambda: rows_in_main_file(path, tmp_path / "copy.db") == 51)
+    connection.close()
+
+
+def test_the_log_stays_short_while_many_jobs_are_written(path: Path, db: writelane.Database) -> None:
+    peak = 0
+    for _ in range(60):
+        db.executemany("INSERT INTO t VALUES (randomblob(1000))", [()] * 500)
+        peak = max(peak, log_bytes(path))
+    assert peak < 16 * MEBIBYTE, f"{peak} bytes for 30 MB written"
+    assert db.telemetry().checkpoints["count"] > 1
+
+
+def test_no_checkpoint_of_a_foreign_process_is_ever_due(path: Path, db: writelane.Database) -> None:
+    """The first threshold is under SQLite's own 1,000 pages, at which an older version would checkpoint."""
+    longest = 0
+    for _ in range(4000):
+        db.execute("INSERT INTO t VALUES (randomblob(2000))")
+        longest = max(longest, log_bytes(path))
+    assert longest < 1000 * 4120 + 100 * 4120
+
+
+def test_a_pinned_log_is_explained_and_shrinks_afterwards(path: Path, db: writelane.Database, reader: Reader) -> None:
+    def write_until(condition: Callable[[], bool]) -> bool:
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            db.execute("INSERT INTO t VALUES (randomblob(20000))")
+            if condition():
+                return True
+            time.sleep(0.002)
+        return False
+
+    assert write_until(lambda: db.telemetry().checkpoints["pinned"] is not None)
+    pinned = db.telemetry().checkpoints["pinned"]
+    assert [who["pid"] for who in pinned["readers"]] == [reader.process.pid]
+    assert pinned["pages"] > 0
+    assert pinned["seconds"] >= 1.0
+    assert not pinned["over"]
+    assert write_until(lambda: log_bytes(path) > 8 * MEBIBYTE)
+
+    reader.end()
+    assert write_until(lambda: log_bytes(path) <= 8 * MEBIBYTE)
+    assert db.telemetry().checkpoints["pinned"]["over"]
+    assert db.telemetry().checkpoints["episodes"] == 1
+
+
+def test_a_pinned_log_shrinks_without_further_writes(path: Path, db: writelane.Database, reader: Reader) -> None:
+    for _ in range(20):
+        db.executemany("INSERT INTO t VALUES (randomblob(20000))", [()] * 40)
+    assert log_bytes(path) > 8 * MEBIBYTE
+    reader.end()
+    assert until(lambda: log_bytes(path) <= 8 * MEBIBYTE)
+
+
+def test_a_checkpoint_that_is_asked_for_says_what_it_did(path: Path, db: writelane.Database, reader: Reader) -> None:
+    db.execute("INSERT INTO t VALUES (1)")
+    busy, log, copied = db.checkpoint()
+    assert (busy, log > copied) == (0, True), "the reader's snapshot is older than the row"
+    started = time.monotonic()
+    busy, _, _ = db.checkpoint("truncate", deadline=0.3)
+    assert busy == 1
+    assert time.monotonic() - started < PATIENCE
+    reader.end()
+    assert db.checkpoint("truncate") == (0, 0, 0)
+    assert log_bytes(path) == 0
+    with pytest.raises(ValueError, match="passive"):
+        db.checkpoint("restart")
+
+
+def test_foreign_processes_may_checkpoint_and_close_at_any_time(path: Path, db: writelane.Database) -> None:
+    meddler = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sqlite3, sys\n"
+            "for mode in ['PASSIVE', 'TRUNCATE', 'FULL', 'RESTART'] * 25:\n"
+            "    c = sqlite3.connect(sys.argv[1], timeout=60)\n"
+            "    c.execute(f'PRAGMA wal_checkpoint({mode})').fetchall()\n"
+            "    c.close()\n",
+            str(path),
+        ]
+    )
+    written = 0
+    while meddler.poll() is None:
+        db.execute("INSERT INTO t VALUES (?)", (written,))
+        written += 1
+    assert meddler.returncode == 0
+    assert db.execute("SELECT count(*), count(DISTINCT x) FROM t").rows == [(written, written)]
+    assert db.execute("PRAGMA integrity_check").rows == [("ok",)]
+
+
+def test_our_own_readers_never_pin_the_log(path: Path, db: writelane.Database) -> None:
+    db.executemany("INSERT INTO t VALUES (?)", [(number,) for number in range(1000)])
+    result = db.execute("SELECT x FROM t")
+    db.execute("INSERT INTO t VALUES (-1)")
+    busy, log, copied = db.checkpoint()
+    assert (busy, log) == (0, copied), "a result that is not looked at holds no snapshot"
+    assert len(result.rows) == 1000
