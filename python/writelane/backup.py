@@ -17,7 +17,7 @@ from typing import IO, Any, Protocol, cast
 
 from writelane import dbapi
 from writelane.errors import DatabaseError, OperationalError
-from writelane.integrity import examine, open_read_only
+from writelane.integrity import begin_reading, examine, open_read_only
 from writelane.workshop import flush, workshop
 
 __all__ = ["Backup", "backup"]
@@ -177,10 +177,9 @@ def _copy(
 def _snapshot(origin: Path, timeout: float) -> dbapi.Connection:
     """Open the database in a read transaction, which the backup then stays in from its first page to its last."""
     for mode in ("ro", "rw"):
-        reader = open_read_only(origin, timeout, mode)
+        reader = open_read_only(origin, mode)
         try:
-            reader.execute("BEGIN")
-            reader.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            begin_reading(reader, timeout)
         except dbapi.OperationalError as error:
             reader.close()
             # Read-only cannot roll back the journal of a dead process, which any opening does.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import random
 import re
 import stat
 import time
@@ -21,6 +22,9 @@ __all__ = ["Examination", "Problem", "Progress", "examine"]
 KEPT = 100
 #: Steps of SQLite's virtual machine between two looks at the clock; some milliseconds of work.
 STEPS = 100_000
+
+#: Between two attempts to begin reading. Not one number, so that it does not keep step with a writer.
+RETRY_SECONDS = (0.0005, 0.003)
 
 HEADER = b"SQLite format 3\x00"
 
@@ -148,11 +152,32 @@ def examine(
     return found
 
 
-def open_read_only(path: str | os.PathLike[str], timeout: float, mode: str = "ro") -> dbapi.Connection:
-    """Open an existing database without the means to change it (``mode="rw"``: with)."""
+def open_read_only(path: str | os.PathLike[str], mode: str = "ro") -> dbapi.Connection:
+    """Open an existing database without the means to change it (``mode="rw"``: with). Waits for no lock by itself."""
     uri = f"file:{quote(os.path.abspath(os.fsencode(path)))}?mode={mode}"
-    connection: dbapi.Connection = dbapi.connect(uri, uri=True, timeout=timeout, isolation_level=None)
+    connection: dbapi.Connection = dbapi.connect(uri, uri=True, timeout=0, isolation_level=None)
     return connection
+
+
+def begin_reading(connection: dbapi.Connection, timeout: float) -> None:
+    """Begin a transaction and take its snapshot, trying for up to ``timeout`` seconds while the database is locked.
+
+    Tries again soon, unlike SQLite's own back-off: under busy writers with a rollback journal the moments in which a
+    reader can begin are short, and one that polls ever more slowly misses them all.
+    """
+    until = time.monotonic() + timeout
+    while True:
+        try:
+            connection.execute("BEGIN")
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            return
+        except dbapi.OperationalError as error:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            busy = (_code(error) or "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL"))
+            if not busy or time.monotonic() >= until:
+                raise
+            time.sleep(random.uniform(*RETRY_SECONDS))
 
 
 def _is_database_file(found: Examination) -> bool:
@@ -210,7 +235,7 @@ def _examine_database(
 def _read(
     found: Examination, mode: str, timeout: float, progress: Callable[[Progress], None] | None, begun: float
 ) -> None:
-    connection = open_read_only(found.path, timeout, mode)
+    connection = open_read_only(found.path, mode)
     try:
         phase, steps = "opening", 0
 
@@ -225,7 +250,7 @@ def _read(
             connection.set_progress_handler(report, STEPS)
         # What is stored need not be UTF-8, least of all in a damaged file.
         connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
-        connection.execute("BEGIN")
+        begin_reading(connection, timeout)
         found.journal_mode = str(connection.execute("PRAGMA journal_mode").fetchone()[0])
         found.page_size = connection.execute("PRAGMA page_size").fetchone()[0]
         found.pages = connection.execute("PRAGMA page_count").fetchone()[0]

@@ -152,7 +152,8 @@ def _command(pid: str) -> str:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\x00")
     except OSError:
         return "?"
-    return " ".join(word.decode("utf-8", "replace") for word in words if word)[:200] or "?"
+    # A program given on the command line has line ends in it.
+    return " ".join(" ".join(word.decode("utf-8", "replace").split()) for word in words if word)[:100] or "?"
 
 
 def loaded(pid: int | str = "self") -> list[Library]:

@@ -24,6 +24,7 @@ __all__ = ["VERBS", "main"]
 VERBS: dict[str, str] = {
     "backup": "copy a database consistently while it is being written",
     "check": "check a database: integrity, indexes against tables, foreign keys",
+    "doctor": "say what is the matter with a database and what surrounds it",
     "repair": "make a sound database of what can be read of a damaged one",
     "stress": "replay a fleet of agents against one database, beside plain sqlite3 with --compare",
 }
@@ -95,7 +96,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = _parser(argv).parse_args(argv)
         as_json = getattr(arguments, "json", False)
         arguments.json = as_json
-    except UsageError as error:
+    except Exception as error:
+        # A wrong command line, or a verb that cannot even be imported.
         return _print(_failure(verb if verb in VERBS else None, error, FAILED), "--json" in argv)
     try:
         outcome: Outcome | int = importlib.import_module(f"writelane.cli.{arguments.verb}").run(arguments)
