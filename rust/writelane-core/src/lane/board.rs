@@ -9,7 +9,7 @@ use super::slot::SIZE;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::ptr::NonNull;
 
 const LENGTH: usize = 4096;
@@ -18,6 +18,7 @@ const LENGTH: usize = 4096;
 pub struct Board {
     file: Option<File>,
     memory: NonNull<u8>,
+    inode: u64,
     generation: u64,
 }
 
@@ -49,7 +50,10 @@ impl Board {
         // SAFETY: a new mapping of a file of this length, wherever the kernel puts it.
         let memory = unsafe { libc::mmap(std::ptr::null_mut(), LENGTH, access, libc::MAP_SHARED, descriptor, 0) };
         match NonNull::new(memory.cast::<u8>()).filter(|_| memory != libc::MAP_FAILED) {
-            Some(memory) => Ok(Self { file: Some(file), memory, generation: crate::process::generation() }),
+            Some(memory) => {
+                let inode = file.metadata()?.ino();
+                Ok(Self { file: Some(file), memory, inode, generation: crate::process::generation() })
+            }
             None => Err(io::Error::last_os_error()),
         }
     }
@@ -78,10 +82,10 @@ impl Board {
 
 impl Drop for Board {
     fn drop(&mut self) {
-        if self.generation != crate::process::generation() {
-            // The parent's: the number may be another file's by now. The page stays mapped here, for nobody.
+        let own = self.file.as_ref().and_then(|file| file.metadata().ok()).is_some_and(|meta| meta.ino() == self.inode);
+        if self.generation != crate::process::generation() || !own {
+            // The number may be another file's by now.
             std::mem::forget(self.file.take());
-            return;
         }
         // SAFETY: the mapping made in `new`, which nobody else knows.
         unsafe { libc::munmap(self.memory.as_ptr().cast(), LENGTH) };

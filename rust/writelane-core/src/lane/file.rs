@@ -157,9 +157,14 @@ impl LaneFile {
         }
     }
 
-    /// Say whether the descriptor still is this file's: somebody who closes descriptors by number may have taken it.
+    /// Say whether the descriptor still is this file's, and the file still has a name.
     pub fn is_intact(&self) -> bool {
-        self.file().metadata().is_ok_and(|meta| (meta.dev(), meta.ino()) == self.identity && meta.nlink() > 0)
+        self.is_own() && self.file().metadata().is_ok_and(|meta| meta.nlink() > 0)
+    }
+
+    /// Say whether the descriptor still is this file's: somebody who closes descriptors by number may have taken it.
+    fn is_own(&self) -> bool {
+        self.file().metadata().is_ok_and(|meta| (meta.dev(), meta.ino()) == self.identity)
     }
 
     /// Take the lock on `byte` if it is free.
@@ -280,8 +285,9 @@ impl LaneFile {
 
 impl Drop for LaneFile {
     fn drop(&mut self) {
-        if self.generation != crate::process::generation() {
-            // The number may belong to another file by now, and closing it could drop locks the child has taken since.
+        // The number may be another file's by now: in a forked child, or where somebody closed descriptors by number.
+        // In a child, closing even the right one could drop locks the child has taken since.
+        if self.generation != crate::process::generation() || !self.is_own() {
             std::mem::forget(self.file.take());
         }
     }

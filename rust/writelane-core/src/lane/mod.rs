@@ -38,6 +38,9 @@ pub use stats::LaneStats;
 
 /// How often the wait for SQLite's lock may come back at once before it pauses: the lock is free, and something else busy.
 const QUICK_ROUNDS: u32 = 3;
+/// How many slices of a wait in a row may find SQLite's lock free before whoever has the turn counts as idle: frozen by
+/// its container, or at something else. In a turn that is used the lock is held most of the time.
+const IDLE_SLICES: u32 = 20;
 /// What "at once" means.
 const QUICK: Duration = Duration::from_micros(200);
 
@@ -140,6 +143,7 @@ impl Lane {
 
     /// Wait until a ticket is served, or may go past a stopped process.
     fn await_service(self: &Arc<Self>, ticket: &Arc<Ticket>, patience: &Patience<'_>) -> Result<Right, GaveUp> {
+        let mut idle = 0;
         loop {
             let slice = patience.next_slice();
             let mut state = lock(&self.state);
@@ -161,10 +165,17 @@ impl Lane {
             if ticket.is_served() {
                 return Ok(state.given_right());
             }
-            if state.bypass(ticket) {
+            if state.bypass(ticket, idle >= IDLE_SLICES) {
                 return Ok(Right::Bypass);
             }
+            let next = state.is_next(ticket);
+            drop(state);
+            idle = if next && self.is_write_lock_free() { idle + 1 } else { 0 };
         }
+    }
+
+    fn is_write_lock_free(&self) -> bool {
+        self.prober.is_free(&self.shared_memory()).unwrap_or_else(|| self.holder() == Holder::Nobody)
     }
 
     fn call_agent(self: &Arc<Self>, state: &mut State) {
@@ -275,6 +286,9 @@ impl Turn {
         let now = Instant::now();
         !State::is_young(self.since, now) && !self.lane.is_inherited() && lock(&self.lane.state).should_yield()
     }
+
+    /// End the turn. Dropping it does the same.
+    pub fn leave(self) {}
 
     /// Say whether commits of processes outside the lane were seen since the last turn, so that they get their share.
     pub fn foreign_commits_seen(&mut self, seen: bool) {

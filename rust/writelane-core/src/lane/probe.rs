@@ -4,6 +4,7 @@ use super::{Lane, agent, file, lock};
 use crate::vfs::{Probed, WriteLockProbe};
 use crate::wait::{GaveUp, Patience};
 use std::io;
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,8 @@ pub struct Prober {
     done: Condvar,
     /// Wakes the thread when the caller has taken what was kept for it.
     taken: Condvar,
+    /// For looks that do not wait.
+    look: Mutex<Option<WriteLockProbe>>,
 }
 
 #[derive(Default)]
@@ -95,6 +98,19 @@ impl Prober {
     }
 }
 
+impl Prober {
+    /// Say whether the write lock is free right now; `None` where that cannot be told.
+    pub fn is_free(&self, shared_memory: &Path) -> Option<bool> {
+        let mut look = lock(&self.look);
+        let probe = match look.take() {
+            Some(probe) if probe.is_current().ok()? => probe,
+            _ => WriteLockProbe::open(shared_memory).ok()?,
+        };
+        let found = look.insert(probe).try_wait().ok()?;
+        (found != Probed::Replaced).then_some(found == Probed::Free)
+    }
+}
+
 /// Sleep for half to one and a half of [`POLL`].
 pub fn pause(dice: u64, patience: &Patience<'_>) -> Result<Kept, GaveUp> {
     let slice = patience.next_slice()?;
@@ -117,7 +133,7 @@ fn run(lane: &Arc<Lane>) {
             rounds = prober.called.wait_timeout(rounds, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         drop(rounds);
-        let free = round(&mut probe, lane);
+        let free = round(&mut probe, &lane.shared_memory());
         rounds = lock(&prober.rounds);
         rounds.failed = !matches!(free, Ok(true));
         rounds.finished += 1;
@@ -142,10 +158,10 @@ fn run(lane: &Arc<Lane>) {
 }
 
 /// Wait once, and keep the lock. False: the shared memory was replaced meanwhile, so that nothing is kept.
-fn round(kept: &mut Option<Arc<WriteLockProbe>>, lane: &Lane) -> io::Result<bool> {
+fn round(kept: &mut Option<Arc<WriteLockProbe>>, shared_memory: &Path) -> io::Result<bool> {
     let probe = match kept.take() {
         Some(probe) if probe.is_current()? => probe,
-        _ => Arc::new(WriteLockProbe::open(&lane.shared_memory())?),
+        _ => Arc::new(WriteLockProbe::open(shared_memory)?),
     };
     let free = probe.hold()? == Probed::Free;
     *kept = Some(probe);

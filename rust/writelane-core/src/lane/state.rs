@@ -54,7 +54,7 @@ pub enum Right {
     Fast,
     /// This process has the lock on the front.
     Front,
-    /// The one who has the front or the queue is stopped: nobody can give it up.
+    /// The one who has the front or the queue is stopped and cannot give it up, or does nothing with it.
     Bypass,
     /// There is no lane file.
     Alone,
@@ -219,16 +219,18 @@ impl State {
     }
 
     /// Say whether this ticket is next, and only the wait between processes keeps it.
-    fn is_next(&self, ticket: &Arc<Ticket>) -> bool {
-        match &self.joining {
-            Some(joining) => Arc::ptr_eq(joining, ticket),
-            None => self.turn.is_none() && self.waiters.front().is_some_and(|first| Arc::ptr_eq(first, ticket)),
-        }
+    pub fn is_next(&self, ticket: &Arc<Ticket>) -> bool {
+        self.queueing
+            && match &self.joining {
+                Some(joining) => Arc::ptr_eq(joining, ticket),
+                None => self.turn.is_none() && self.waiters.front().is_some_and(|first| Arc::ptr_eq(first, ticket)),
+            }
     }
 
-    /// Let a ticket past a stopped process that has the queue or the front. True: it has its turn.
-    pub fn bypass(&mut self, ticket: &Arc<Ticket>) -> bool {
-        if !self.is_next(ticket) || !self.queueing {
+    /// Let a ticket past a process that has the queue or the front and is stopped, or is `idle` in its turn. True: it has
+    /// its turn.
+    pub fn bypass(&mut self, ticket: &Arc<Ticket>, idle: bool) -> bool {
+        if !self.is_next(ticket) {
             return false;
         }
         let Some(file) = self.file.clone() else { return false };
@@ -237,7 +239,7 @@ impl State {
             .filter_map(|byte| file.blocker(byte, 1)?.pid)
             .find(|pid| process::Stat::of(*pid).is_some_and(process::Stat::is_stopped));
         self.stopped = stopped;
-        if stopped.is_none() {
+        if stopped.is_none() && !idle {
             return false;
         }
         self.withdraw(ticket);
@@ -257,7 +259,7 @@ impl State {
     pub fn release(&mut self, database: &Path, now: Instant) -> bool {
         self.turn = None;
         self.left = Some(now);
-        self.publish_turn(Doing::Nothing, "");
+        self.publish_doing(Doing::Nothing);
         if let (Some(since), Some(file)) = (self.front.as_ref().map(|front| front.since), self.file.clone()) {
             if self.is_used_up(&file, since, now) {
                 self.end_tenure(&file, now);

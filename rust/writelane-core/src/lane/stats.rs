@@ -11,7 +11,7 @@ pub struct LaneStats {
     pub turns: u64,
     /// Those of them that took no lock of the lane, since nobody else was there.
     pub fast_turns: u64,
-    /// Turns that went past a stopped process.
+    /// Turns that went past a process that was stopped, or did nothing with its turn.
     pub bypasses: u64,
     /// Turns without a lane file.
     pub alone: u64,

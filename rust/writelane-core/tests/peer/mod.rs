@@ -100,8 +100,8 @@ pub fn for_ever() -> Patience<'static> {
     Patience { until: Some(Instant::now() + AT_MOST), interrupted: &|| false }
 }
 
-/// Insert one row in a turn of its own.
-pub fn insert(lane: &Arc<Lane>, db: &Handle, statement: &str) -> Result<(), String> {
+/// Begin a transaction in a turn of its own.
+pub fn begin(lane: &Arc<Lane>, db: &Handle, statement: &str) -> Result<Turn, String> {
     let mut turn = lane.enter(statement, &for_ever()).map_err(|gave_up| format!("{gave_up:?}"))?;
     loop {
         match db.execute_batch("BEGIN IMMEDIATE") {
@@ -113,6 +113,12 @@ pub fn insert(lane: &Arc<Lane>, db: &Handle, statement: &str) -> Result<(), Stri
         }
     }
     turn.holding(statement);
+    Ok(turn)
+}
+
+/// Insert one row in a turn of its own.
+pub fn insert(lane: &Arc<Lane>, db: &Handle, statement: &str) -> Result<(), String> {
+    let _turn = begin(lane, db, statement)?;
     db.execute_batch("INSERT INTO t(x) VALUES (1); COMMIT").map_err(|error| error.to_string())
 }
 
@@ -123,6 +129,11 @@ pub fn connect(database: &Path) -> Arc<Handle> {
     db.execute_batch("PRAGMA synchronous=OFF; SELECT count(*) FROM t").unwrap();
     db.busy_timeout_ms(0);
     db
+}
+
+fn next_line() -> Option<String> {
+    let mut line = String::new();
+    (std::io::stdin().read_line(&mut line).unwrap() > 0).then(|| line.trim_end_matches('\n').to_owned())
 }
 
 /// The other process. Every line of input is answered with one line on standard error.
@@ -141,8 +152,7 @@ pub fn run() {
     let stop = Arc::new(AtomicBool::new(false));
     let turns = Arc::new(AtomicU64::new(0));
     let looping = Mutex::new(None);
-    for line in std::io::stdin().lines() {
-        let line = line.unwrap();
+    while let Some(line) = next_line() {
         let (verb, rest) = line.split_once(' ').unwrap_or((&line, ""));
         let reply = match verb {
             "hello" => "hello".into(),
@@ -199,14 +209,14 @@ pub fn run() {
                 workers.into_iter().find_map(|worker| worker.join().unwrap()).unwrap_or_else(|| "done".into())
             }
             "loop" => {
-                let (lane, stop, turns) = (Arc::clone(&lane), Arc::clone(&stop), Arc::clone(&turns));
+                let (lane, db, stop, turns) =
+                    (Arc::clone(&lane), connect(database), Arc::clone(&stop), Arc::clone(&turns));
+                let held = Duration::from_millis(rest.parse().unwrap());
                 *looping.lock().unwrap() = Some(std::thread::spawn(move || {
                     while !stop.load(Ordering::Relaxed) {
-                        let turn = lane.enter("LOOP", &for_ever()).unwrap();
-                        let begun = Instant::now();
-                        while begun.elapsed() < Duration::from_micros(50) {
-                            std::hint::spin_loop();
-                        }
+                        let turn = begin(&lane, &db, "LOOP").unwrap();
+                        std::thread::sleep(held);
+                        db.execute_batch("COMMIT").unwrap();
                         drop(turn);
                         turns.fetch_add(1, Ordering::Relaxed);
                     }
@@ -220,6 +230,7 @@ pub fn run() {
                 "stopped".into()
             }
             "bypasses" => lane.stats().bypasses.to_string(),
+            "windows" => lane.stats().windows.to_string(),
             "alone" => lane.stats().alone.to_string(),
             other => panic!("no such verb: {other}"),
         };
