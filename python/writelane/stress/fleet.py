@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import shutil
 import subprocess
 import sys
 import time
@@ -28,6 +29,8 @@ STANDSTILL_SECONDS = 120.0
 START_SECONDS = 60.0
 #: Bytes shown of what a process that died has said.
 LAST_WORDS_BYTES = 2000
+#: A disk with less room is called full.
+FULL_DISK_BYTES = 1 << 20
 
 
 class FleetError(RuntimeError):
@@ -83,6 +86,10 @@ class Child:
         self.process.wait()
         words = self._words.read_bytes()[-LAST_WORDS_BYTES:].decode(errors="replace").strip()
         last = f": {words.splitlines()[-1]}" if words else ""
+        free = shutil.disk_usage(self._words.parent).free
+        if free < FULL_DISK_BYTES:
+            # Then its last words have found no room either.
+            last += f"; the disk of {self._words.parent} is full ({free} bytes free)"
         return f"{self.name} (process {self.process.pid}) ended with status {self.process.returncode}{last}"
 
     def end(self) -> None:
