@@ -198,3 +198,33 @@ def test_threads_of_both_write_at_once(path: Path) -> None:
             thread.join()
     assert failures == []
     assert sorted(seen_by_outsider(path)) == sorted(f"{name}{row}" for name in "tod" for row in range(rows))
+
+
+WITHOUT_THE_LOCKS = """
+import sqlite3, sys, writelane, writelane.dbapi
+path = sys.argv[1]
+theirs = sqlite3.connect(path)
+theirs.execute("SELECT * FROM t").fetchall()
+for connect in (writelane.dbapi.connect, lambda path: writelane.open(path, journal="keep")):
+    try:
+        connect(path)
+    except sqlite3.OperationalError as error:
+        assert "another SQLite library" in str(error), error
+    else:
+        raise AssertionError("it was opened")
+theirs.close()
+with writelane.open(path, journal="keep") as db:
+    db.execute("INSERT INTO t VALUES ('ours')")
+connection = writelane.dbapi.connect(path)
+print(connection.execute("SELECT * FROM t").fetchall())
+"""
+
+
+def test_a_kernel_without_these_locks_makes_us_refuse_what_the_standard_module_has_open(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WRITELANE_NO_OFD_LOCKS", "1")
+    ended = subprocess.run(
+        [sys.executable, "-c", WITHOUT_THE_LOCKS, str(path)], capture_output=True, text=True, timeout=60
+    )
+    assert (ended.stdout, ended.returncode) == ("[('ours',)]\n", 0), ended.stderr
