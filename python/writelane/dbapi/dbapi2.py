@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 import datetime
+import inspect
 import sys
 import time
 import warnings
@@ -82,8 +83,28 @@ def connect(database: Any, *args: Any, **kwargs: Any) -> Any:
     write for its turn included; ``begin="deferred"`` leaves a bare ``BEGIN`` as it is instead of taking the write
     lock with it. Raises `OperationalError` where the file cannot be opened.
     """
+    if args and _VERSION >= (3, 13):
+        warnings.warn(
+            "Passing more than 1 positional argument to sqlite3.connect() is deprecated. Parameters 'timeout', "
+            "'detect_types', 'isolation_level', 'check_same_thread', 'factory', 'cached_statements' and 'uri' "
+            "will become keyword-only parameters in Python 3.15.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
     factory = args[4] if len(args) > 4 else kwargs.get("factory", Connection)
     return factory(database, *args, **kwargs)
+
+
+class _CallSignature:
+    """The signature of a connection that is called; the class itself keeps its own."""
+
+    def __get__(self, instance: object, owner: type) -> inspect.Signature:
+        if instance is None:
+            raise AttributeError("__signature__")
+        return inspect.Signature([inspect.Parameter("sql", inspect.Parameter.POSITIONAL_ONLY)])
+
+
+Connection.__signature__ = _CallSignature()  # type: ignore[attr-defined]
 
 
 def _warn_default(what: str) -> None:

@@ -60,11 +60,7 @@ impl Waits {
             timeout_us: AtomicU64::new(0),
             interrupts: AtomicU64::new(0),
             signalled,
-            shared_memory: database.map(|database| {
-                let mut name = database.as_os_str().to_owned();
-                name.push("-shm");
-                name.into()
-            }),
+            shared_memory: database.map(|database| beside(database, "-shm")),
             call: Mutex::new(Call::default()),
         };
         waits.set_timeout(timeout);
@@ -205,6 +201,13 @@ impl Waits {
             ended
         })
     }
+}
+
+/// Return the name of a file that SQLite puts beside a database.
+fn beside(database: &Path, ending: &str) -> PathBuf {
+    let mut name = database.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
 }
 
 fn back_off(patience: &Patience<'_>, attempt: u32) -> Result<(), GaveUp> {

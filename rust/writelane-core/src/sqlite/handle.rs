@@ -344,9 +344,12 @@ impl Drop for Handle {
     }
 }
 
+/// Pages in the log of an attached database at which it is copied; as for the main one, under 1,000.
+const ATTACHED_LOG_PAGES: c_int = 900;
+
 unsafe extern "C" fn note_log_pages(
     pages: *mut c_void,
-    _db: *mut ffi::sqlite3,
+    db: *mut ffi::sqlite3,
     schema: *const c_char,
     count: c_int,
 ) -> c_int {
@@ -354,6 +357,13 @@ unsafe extern "C" fn note_log_pages(
     if unsafe { CStr::from_ptr(schema) } == c"main" {
         // SAFETY: set by `watch_log`; the handle keeps the atomic alive.
         unsafe { &*pages.cast::<AtomicI32>() }.store(count, Ordering::Relaxed);
+    } else if count >= ATTACHED_LOG_PAGES {
+        // Nobody else looks after the log of an attached database. What this cannot copy the next one will.
+        // SAFETY: SQLite's own arguments; a checkpoint is what its own hook does in this place.
+        unsafe {
+            let passive = ffi::SQLITE_CHECKPOINT_PASSIVE;
+            ffi::sqlite3_wal_checkpoint_v2(db, schema, passive, ptr::null_mut(), ptr::null_mut())
+        };
     }
     ffi::SQLITE_OK
 }

@@ -63,7 +63,10 @@ fn report(py: Python<'_>, error: PyErr, callable: &Bound<'_, PyAny>) {
 
 /// Make an exception the error of the statement.
 fn fail(py: Python<'_>, context: &Context, error: PyErr, message: &str, callable: &Bound<'_, PyAny>) {
-    if error.is_instance_of::<PyMemoryError>(py) {
+    if super::minor(py) < 11 {
+        // Before 3.11 every exception was the same to the statement.
+        context.fail(message);
+    } else if error.is_instance_of::<PyMemoryError>(py) {
         context.fail_no_memory();
     } else if error.is_instance_of::<PyOverflowError>(py) {
         context.fail_too_big();

@@ -1,5 +1,6 @@
 //! The connection class.
 
+use super::arguments;
 use super::convert::TextFactory;
 use super::cursor::Cursor;
 use crate::errors;
@@ -16,6 +17,23 @@ use writelane_core::sqlite::{OpenFlags, ffi};
 
 /// How many prepared statements a connection keeps unless it is told otherwise.
 const CACHED_STATEMENTS: i64 = 128;
+
+/// How long a connection waits for a lock unless it is told otherwise, in seconds.
+const DEFAULT_TIMEOUT: f64 = 5.0;
+
+/// What a connection can be told when it is made; the last two only by keyword.
+const PARAMETERS: [&str; 10] = [
+    "database",
+    "timeout",
+    "detect_types",
+    "isolation_level",
+    "check_same_thread",
+    "factory",
+    "cached_statements",
+    "uri",
+    "autocommit",
+    "begin",
+];
 
 /// The value that asks for the transaction control of PEP 249's early days.
 pub const LEGACY_TRANSACTION_CONTROL: i32 = -1;
@@ -244,6 +262,17 @@ impl FromPyObject<'_, '_> for Autocommit {
     }
 }
 
+fn given<'py, T>(value: &Option<Bound<'py, PyAny>>, default: T) -> PyResult<T>
+where
+    T: for<'a> FromPyObject<'a, 'py, Error = PyErr>,
+{
+    value.as_ref().map_or(Ok(default), |value| value.extract())
+}
+
+fn truth(value: &Option<Bound<'_, PyAny>>, default: bool) -> PyResult<bool> {
+    value.as_ref().map_or(Ok(default), |value| value.is_truthy())
+}
+
 /// Read a time-out in seconds: below nothing is nothing, beyond all bounds is without end.
 fn timeout(seconds: f64) -> Duration {
     if seconds.is_nan() || seconds <= 0.0 {
@@ -256,7 +285,11 @@ fn timeout(seconds: f64) -> Duration {
 #[pymethods]
 impl Connection {
     #[new]
-    #[pyo3(signature = (*_args, **_kwargs))]
+    #[pyo3(
+        signature = (*_args, **_kwargs),
+        text_signature = "(database, timeout=5.0, detect_types=0, isolation_level='', check_same_thread=True, \
+                          factory=None, cached_statements=128, uri=False, *, autocommit=-1, begin='immediate')"
+    )]
     fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> Self {
         Self {
             state: Mutex::new(State {
@@ -272,34 +305,37 @@ impl Connection {
         }
     }
 
-    #[pyo3(signature = (
-        database, timeout=5.0, detect_types=0, isolation_level=Isolation::DEFAULT, check_same_thread=true, factory=None,
-        cached_statements=CACHED_STATEMENTS, uri=false, *, autocommit=Autocommit::Legacy, begin="immediate",
-    ))]
-    #[expect(clippy::too_many_arguments, reason = "the signature is the standard module's")]
-    fn __init__(
-        slf: &Bound<'_, Self>,
-        database: &Bound<'_, PyAny>,
-        timeout: f64,
-        detect_types: i32,
-        isolation_level: Isolation,
-        check_same_thread: bool,
-        factory: Option<&Bound<'_, PyAny>>,
-        cached_statements: i64,
-        uri: bool,
-        autocommit: Autocommit,
-        begin: &str,
-    ) -> PyResult<()> {
-        let _ = factory;
+    #[pyo3(signature = (*args, **kwargs))]
+    fn __init__(slf: &Bound<'_, Self>, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
         let py = slf.py();
         let this = slf.get();
-        py.import("sys")?.call_method1("audit", ("sqlite3.connect", database))?;
+        arguments::warn_positions(py, args.len(), "_sqlite3.Connection", &PARAMETERS[1..8])?;
+        let values = arguments::take("Connection", PARAMETERS, 1, 8, args, kwargs)?.values;
+        let [database, timeout, detect_types, isolation_level, check_same_thread, _factory, cached_statements, uri, ..] =
+            &values;
+        let [.., autocommit, begin] = &values;
+        let database = database.clone().unwrap_or_else(|| py.None().into_bound(py));
+        let timeout = given(timeout, DEFAULT_TIMEOUT)?;
+        let detect_types = given(detect_types, 0)?;
+        let isolation_level = given(isolation_level, Isolation::DEFAULT)?;
+        let check_same_thread = truth(check_same_thread, true)?;
+        let cached_statements: i64 = given(cached_statements, CACHED_STATEMENTS)?;
+        let uri = truth(uri, false)?;
+        let autocommit = match autocommit {
+            Some(_) if super::minor(py) < 12 => {
+                let message = "'autocommit' is an invalid keyword argument for Connection() before Python 3.12";
+                return Err(PyTypeError::new_err(message));
+            }
+            autocommit => given(autocommit, Autocommit::Legacy)?,
+        };
+        let begin: String = given(begin, "immediate".to_owned())?;
+        py.import("sys")?.call_method1("audit", ("sqlite3.connect", &database))?;
         let name = py.import("os")?.call_method1("fsencode", (database,))?;
         let name = name.cast::<PyBytes>()?.as_bytes();
         if name.contains(&0) {
             return Err(PyValueError::new_err("embedded null byte"));
         }
-        let begin_immediate = match begin {
+        let begin_immediate = match begin.as_str() {
             "immediate" => true,
             "deferred" => false,
             _ => return Err(PyValueError::new_err("begin must be 'immediate' or 'deferred'")),
@@ -426,8 +462,15 @@ impl Connection {
             }
             check_thread(py, state.thread)?;
         }
-        let core = self.state().core.take();
+        let (core, always) = {
+            let mut state = self.state();
+            (state.core.take(), state.autocommit == Autocommit::Disabled)
+        };
         if let Some(core) = core {
+            if always && core.in_transaction() {
+                // Said aloud, so that a trace sees it; what SQLite says to it, closing makes good.
+                drop(py.detach(|| core.rollback()));
+            }
             py.detach(|| {
                 core.close();
                 drop(core);
@@ -579,9 +622,31 @@ impl Drop for Connection {
     fn drop(&mut self) {
         let core = self.state().core.take();
         if let Some(core) = core {
+            let place = std::ptr::from_ref(self);
+            Python::attach(|py| warn_unclosed(py, place, &core));
             // Closing may write the log back, which takes as long as it takes.
             Python::attach(|py| py.detach(|| drop(core)));
         }
+    }
+}
+
+/// From 3.13 on warn of a connection that was not closed.
+fn warn_unclosed(py: Python<'_>, place: *const Connection, core: &Core) {
+    if super::minor(py) < 13 || core.is_inherited() {
+        return;
+    }
+    // An object may end while an exception is on its way.
+    let pending = PyErr::take(py);
+    let category = py.get_type::<pyo3::exceptions::PyResourceWarning>();
+    let message =
+        std::ffi::CString::new(format!("unclosed database in <writelane.dbapi.Connection object at {place:p}>"));
+    if let Ok(message) = message
+        && let Err(error) = PyErr::warn(py, &category, &message, 1)
+    {
+        error.write_unraisable(py, None);
+    }
+    if let Some(pending) = pending {
+        pending.restore(py);
     }
 }
 

@@ -3,7 +3,7 @@
 use super::adapt;
 use super::tuple;
 use crate::errors;
-use pyo3::exceptions::{PyIndexError, PyLookupError, PyOverflowError, PyUnicodeDecodeError};
+use pyo3::exceptions::{PyIndexError, PyLookupError, PyOverflowError, PyUnicodeDecodeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 use std::sync::Arc;
@@ -52,7 +52,14 @@ pub fn push(cells: &mut Cells, value: &Bound<'_, PyAny>) -> Result<(), Unfit> {
     } else if let Ok(bytes) = value.cast::<PyBytes>() {
         push_blob(cells, bytes.as_bytes())?;
     } else {
-        let Some(bytes) = buffer(value)? else { return Err(Unfit::Type) };
+        let bytes = buffer(value).map_err(|error| {
+            if super::minor(value.py()) < 11 {
+                PyValueError::new_err("could not convert BLOB to buffer")
+            } else {
+                error
+            }
+        })?;
+        let Some(bytes) = bytes else { return Err(Unfit::Type) };
         push_blob(cells, &bytes)?;
     }
     Ok(())
@@ -155,7 +162,12 @@ pub fn push_parameters(cells: &mut Cells, prepared: &Prepared, parameters: &Boun
             push_adapted(cells, &value).map_err(|error| unfit(&value, &|| format!(":{name}"), index, error))?;
         }
     } else {
-        return Err(errors::new(py, "ProgrammingError", "parameters are of unsupported type"));
+        let message = "parameters are of unsupported type";
+        return Err(if super::minor(py) < 11 {
+            PyValueError::new_err(message)
+        } else {
+            errors::new(py, "ProgrammingError", message)
+        });
     }
     Ok(())
 }

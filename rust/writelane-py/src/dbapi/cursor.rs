@@ -475,6 +475,9 @@ impl Cursor {
         let py = slf.py();
         let this = slf.get();
         let Ok(script) = sql_script.cast::<PyString>() else {
+            if super::minor(py) < 11 {
+                return Err(PyValueError::new_err("script argument must be unicode."));
+            }
             let kind = sql_script.get_type().name()?;
             return Err(PyTypeError::new_err(format!("executescript() argument must be str, not {kind}")));
         };

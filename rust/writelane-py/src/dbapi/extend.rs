@@ -1,5 +1,6 @@
 //! The methods of a connection by which an application extends SQL, watches it, and handles whole databases.
 
+use super::arguments;
 use super::blob::Blob;
 use super::callback::{self, Callable};
 use super::connection::Connection;
@@ -7,7 +8,7 @@ use super::tuple;
 use crate::errors;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyString};
+use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
 use std::ffi::{CStr, CString};
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -22,6 +23,11 @@ fn cstring(name: &str) -> PyResult<CString> {
     CString::new(name).map_err(|_| PyValueError::new_err("embedded null character"))
 }
 
+/// Return an argument that `arguments::take` was told to require.
+fn needed<'a, 'py>(value: &'a Option<Bound<'py, PyAny>>) -> PyResult<&'a Bound<'py, PyAny>> {
+    value.as_ref().ok_or_else(|| PyTypeError::new_err("missing argument"))
+}
+
 /// Keep a callback that may be None.
 fn optional(callback: &Bound<'_, PyAny>) -> Option<Callable> {
     (!callback.is_none()).then(|| Callable::new(callback))
@@ -33,17 +39,20 @@ impl Connection {
     ///
     /// `narg` is the number of arguments, -1 for any; `deterministic` promises the same result for the same
     /// arguments. Raises `OperationalError` where it cannot be made.
-    #[pyo3(signature = (name, narg, func, *, deterministic=false))]
-    fn create_function(
-        &self,
-        name: &Bound<'_, PyString>,
-        narg: i32,
-        func: &Bound<'_, PyAny>,
-        deterministic: bool,
-    ) -> PyResult<()> {
-        let py = name.py();
+    #[pyo3(
+        signature = (*args, **kwargs),
+        text_signature = "($self, name, narg, func, *, deterministic=False)"
+    )]
+    fn create_function(&self, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
+        const NAMES: [&str; 4] = ["name", "narg", "func", "deterministic"];
+        let py = args.py();
+        let taken = arguments::take("create_function", NAMES, 3, 3, args, kwargs)?;
+        arguments::warn_keywords(py, taken.by_keyword, "create_function", &NAMES[..3])?;
         let core = self.check(py)?.core;
-        let (name, func) = (name_of(name)?, Callable::new(func));
+        let [name, narg, func, deterministic] = taken.values;
+        let (name, func) = (name_of(needed(&name)?.cast()?)?, Callable::new(needed(&func)?));
+        let narg: i32 = needed(&narg)?.extract()?;
+        let deterministic = deterministic.map_or(Ok(false), |value| value.is_truthy())?;
         py.detach(|| {
             core.with(|handle| {
                 Ok(handle.create_function(&name, narg, deterministic, move |context, arguments| {
@@ -55,16 +64,16 @@ impl Connection {
     }
 
     /// Make an aggregate callable from SQL: a class with `step` and `finalize`.
-    #[pyo3(signature = (name, n_arg, aggregate_class))]
-    fn create_aggregate(
-        &self,
-        name: &Bound<'_, PyString>,
-        n_arg: i32,
-        aggregate_class: &Bound<'_, PyAny>,
-    ) -> PyResult<()> {
-        let py = name.py();
+    #[pyo3(signature = (*args, **kwargs), text_signature = "($self, name, n_arg, aggregate_class)")]
+    fn create_aggregate(&self, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
+        const NAMES: [&str; 3] = ["name", "n_arg", "aggregate_class"];
+        let py = args.py();
+        let taken = arguments::take("create_aggregate", NAMES, 3, 3, args, kwargs)?;
+        arguments::warn_keywords(py, taken.by_keyword, "create_aggregate", &NAMES)?;
         let core = self.check(py)?.core;
-        let (name, class) = (name_of(name)?, Callable::new(aggregate_class));
+        let [name, n_arg, class] = taken.values;
+        let (name, class) = (name_of(needed(&name)?.cast()?)?, Callable::new(needed(&class)?));
+        let n_arg: i32 = needed(&n_arg)?.extract()?;
         py.detach(|| {
             core.with(|handle| {
                 Ok(handle
@@ -108,6 +117,9 @@ impl Connection {
     fn create_collation(&self, name: &Bound<'_, PyString>, callback: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = name.py();
         let core = self.check(py)?.core;
+        if super::minor(py) < 11 && !name.to_str().is_ok_and(str::is_ascii) {
+            return Err(errors::new(py, "ProgrammingError", "invalid character in collation name"));
+        }
         let name = name_of(name)?;
         if !callback.is_none() && !callback.is_callable() {
             return Err(PyTypeError::new_err("parameter must be callable"));
@@ -126,11 +138,15 @@ impl Connection {
     }
 
     /// Have a function asked about every action of the statements prepared from now on; None: nobody.
-    #[pyo3(signature = (authorizer_callback))]
-    fn set_authorizer(&self, authorizer_callback: &Bound<'_, PyAny>) -> PyResult<()> {
-        let py = authorizer_callback.py();
+    #[pyo3(signature = (*args, **kwargs), text_signature = "($self, authorizer_callback)")]
+    fn set_authorizer(&self, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
+        const NAMES: [&str; 1] = ["authorizer_callback"];
+        let py = args.py();
+        let taken = arguments::take("set_authorizer", NAMES, 1, 1, args, kwargs)?;
+        arguments::warn_keywords(py, taken.by_keyword, "set_authorizer", &NAMES)?;
+        let [authorizer_callback] = taken.values;
         let core = self.check(py)?.core;
-        let authorizer = optional(authorizer_callback);
+        let authorizer = optional(needed(&authorizer_callback)?);
         Connection::run(py, &core, |core| {
             core.set_authorizer(authorizer.map(|authorizer| {
                 move |action: &writelane_core::sqlite::Action<'_>| callback::call_authorizer(&authorizer, action)
@@ -139,22 +155,32 @@ impl Connection {
     }
 
     /// Have a function asked every `n` steps of a statement whether to end it; None: nobody.
-    #[pyo3(signature = (progress_handler, n))]
-    fn set_progress_handler(&self, progress_handler: &Bound<'_, PyAny>, n: i32) -> PyResult<()> {
-        let py = progress_handler.py();
+    #[pyo3(signature = (*args, **kwargs), text_signature = "($self, progress_handler, n)")]
+    fn set_progress_handler(&self, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
+        const NAMES: [&str; 2] = ["progress_handler", "n"];
+        let py = args.py();
+        let by_keyword = kwargs.is_some_and(|kwargs| kwargs.contains(NAMES[0]).unwrap_or(false));
+        let taken = arguments::take("set_progress_handler", NAMES, 2, 2, args, kwargs)?;
+        arguments::warn_keywords(py, by_keyword, "set_progress_handler", &NAMES[..1])?;
+        let [progress_handler, n] = taken.values;
+        let n: i32 = needed(&n)?.extract()?;
         let core = self.check(py)?.core;
-        let handler = optional(progress_handler);
+        let handler = optional(needed(&progress_handler)?);
         Connection::run(py, &core, |core| {
             core.set_progress(n, handler.map(|handler| move || callback::call_progress(&handler)))
         })
     }
 
     /// Have a function told of every statement that begins to run, its values filled in; None: nobody.
-    #[pyo3(signature = (trace_callback))]
-    fn set_trace_callback(&self, trace_callback: &Bound<'_, PyAny>) -> PyResult<()> {
-        let py = trace_callback.py();
+    #[pyo3(signature = (*args, **kwargs), text_signature = "($self, trace_callback)")]
+    fn set_trace_callback(&self, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
+        const NAMES: [&str; 1] = ["trace_callback"];
+        let py = args.py();
+        let taken = arguments::take("set_trace_callback", NAMES, 1, 1, args, kwargs)?;
+        arguments::warn_keywords(py, taken.by_keyword, "set_trace_callback", &NAMES)?;
+        let [trace_callback] = taken.values;
         let core = self.check(py)?.core;
-        let trace = optional(trace_callback);
+        let trace = optional(needed(&trace_callback)?);
         Connection::run(py, &core, |core| {
             core.set_trace(
                 trace.map(|trace| {

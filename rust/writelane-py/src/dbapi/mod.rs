@@ -1,6 +1,7 @@
 //! The native classes of `writelane.dbapi`.
 
 pub mod adapt;
+mod arguments;
 mod blob;
 mod callback;
 mod connection;
