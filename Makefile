@@ -25,6 +25,7 @@ demo: build
 # The long form of what tests/test_stress.py shows in short.
 soak: build
 	$(BIN)/writelane stress --processes 9 --turns 60 --size 330 --hold 7 --holds 2
+	WRITELANE_SOAK=1 $(BIN)/python -m pytest tests/test_repair.py tests/test_backup.py
 
 # The whole suite: the core's tests, then the installed package under pytest.
 test: build

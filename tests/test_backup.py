@@ -93,6 +93,37 @@ def test_a_copy_is_consistent_and_ends_under_four_busy_writers(database: Path, t
     assert len(finished) == 3
 
 
+@pytest.mark.skipif(not os.environ.get("WRITELANE_SOAK"), reason="takes a while: make soak runs it")
+@pytest.mark.timeout(900)
+def test_a_copy_of_300_mb_under_four_busy_writers_ends_and_passes_its_check(tmp_path: Path) -> None:
+    path = tmp_path / "app.db"
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("CREATE TABLE one(id INTEGER PRIMARY KEY, x BLOB)")
+    connection.execute("CREATE TABLE two(id INTEGER PRIMARY KEY, x BLOB)")
+    connection.execute("CREATE TABLE total(rows INTEGER)")
+    connection.executemany("INSERT INTO one(x) VALUES (randomblob(15000))", [()] * 10_000)
+    connection.execute("INSERT INTO two SELECT * FROM one")
+    connection.execute("INSERT INTO total SELECT count(*) FROM one")
+    connection.commit()
+    connection.close()
+    assert path.stat().st_size > 300_000_000
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True) for _ in range(4)
+    ]
+    try:
+        for writer in writers:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == "writing\n"
+        made = backup(path, tmp_path / "copy.db", verify=True, timeout=120)
+    finally:
+        for writer in writers:
+            writer.kill()
+            writer.communicate()
+    assert made.verified
+    assert assert_consistent(made.path) >= 10_000
+
+
 def test_the_copy_has_what_only_the_log_has(database: Path, tmp_path: Path) -> None:
     writer = sqlite3.connect(database)
     writer.execute("UPDATE total SET rows = -1")

@@ -5,15 +5,13 @@
 //! locked is never opened again.
 
 use super::record::{Owner, RECORD_BYTES};
-use crate::process;
+use crate::process::{self, PerProcess};
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Device and inode of a file.
@@ -22,31 +20,10 @@ pub type FileId = (u64, u64);
 /// The locks this process holds, and what it wrote into their files.
 type Held = HashMap<FileId, [u8; RECORD_BYTES]>;
 
-struct Registry {
-    generation: u64,
-    held: Mutex<Held>,
-}
-
-/// Lock the registry. A forked child starts with a new one: it holds none of its parent's locks, and the parent's
-/// mutex may have been taken at the moment of the fork.
+/// Lock the registry. A forked child starts with a new one: it holds none of its parent's locks.
 fn registry() -> MutexGuard<'static, Held> {
-    static CURRENT: AtomicPtr<Registry> = AtomicPtr::new(ptr::null_mut());
-    let generation = process::generation();
-    let registry = loop {
-        let current = CURRENT.load(Ordering::Acquire);
-        // SAFETY: what is stored here came from a leaked box and is never freed.
-        if let Some(registry) = unsafe { current.as_ref() }
-            && registry.generation == generation
-        {
-            break registry;
-        }
-        let fresh = Box::into_raw(Box::new(Registry { generation, held: Mutex::default() }));
-        if CURRENT.compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            // SAFETY: nobody else has seen this box.
-            drop(unsafe { Box::from_raw(fresh) });
-        }
-    };
-    registry.held.lock().unwrap_or_else(PoisonError::into_inner)
+    static HELD: PerProcess<Mutex<Held>> = PerProcess::new();
+    HELD.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A lock that this process holds.
