@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import writelane
 from writelane.backup import backup
 from writelane.cli import main
 from writelane.errors import OperationalError
@@ -91,6 +92,18 @@ def test_a_copy_is_consistent_and_ends_under_four_busy_writers(database: Path, t
     # Each copy went through its pages once: what was copied never fell back to the start within one of them.
     finished = [done for done, total in seen if done == total]
     assert len(finished) == 3
+
+
+def test_an_open_database_copies_itself_with_every_write_that_has_returned(tmp_path: Path) -> None:
+    with writelane.open(tmp_path / "app.db") as db:
+        db.execute("CREATE TABLE t(x)")
+        for number in range(20):
+            db.execute("INSERT INTO t VALUES (?)", (number,))
+        made = db.backup(tmp_path / "copy.db", verify=True)
+        db.execute("INSERT INTO t VALUES (-1)")
+    copy = sqlite3.connect(made.path)
+    assert copy.execute("SELECT count(*) FROM t").fetchone() == (20,)
+    copy.close()
 
 
 @pytest.mark.skipif(not os.environ.get("WRITELANE_SOAK"), reason="takes a while: make soak runs it")

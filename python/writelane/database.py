@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
@@ -14,6 +14,8 @@ from writelane.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
+
+    from writelane.backup import Backup
 
 __all__ = ["Batch", "Database", "Parameters", "open"]
 
@@ -138,6 +140,34 @@ class Database(_native.Database):
         ``"truncate"`` likewise, and cuts the log file to nothing.
         """
         return self.run_checkpoint(mode, **options)
+
+    def backup(
+        self,
+        destination: str | os.PathLike[str],
+        *,
+        force: bool = False,
+        verify: bool = False,
+        compress: str | None = None,
+        keep: int | None = None,
+        timeout: float = 30.0,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Backup:
+        """Copy the database, as it is at one moment, to a file or into a folder; see :func:`writelane.backup.backup`.
+
+        Has all writes that have returned. Writers go on meanwhile.
+        """
+        from writelane.backup import backup
+
+        return backup(
+            self.path,
+            destination,
+            force=force,
+            verify=verify,
+            compress=compress,
+            keep=keep,
+            timeout=timeout,
+            progress=progress,
+        )
 
     def telemetry(self) -> Telemetry:
         """Return a snapshot of what was measured until now."""
