@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.tools
 
-.PHONY: build demo soak test lint bench clean
+.PHONY: build demo soak test lint bench bench-smoke rivals clean
 .DEFAULT_GOAL := test
 
 # The tools, in an environment of the checkout's own.
@@ -40,6 +40,20 @@ lint: build
 	$(BIN)/ruff check python tests benches
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest writelane._native
+
+# What the benches compare with: the rivals, and the limit, which is a program of the core.
+rivals: build
+	$(BIN)/python -m pip install --quiet --group bench
+	cargo build --release --quiet --example limit
+
+# Every driver with every workload, by turns: the table with ratios, and the trials as JSON.
+bench: rivals
+	mkdir -p .benchmarks
+	$(BIN)/python -m pytest benches -q --benchmark-json=.benchmarks/bench.json --table=.benchmarks/bench.txt --benchmark-columns=mean
+
+# Every bench once, small and unmeasured, so that none rots.
+bench-smoke: rivals
+	$(BIN)/python -m pytest benches -q --smoke --benchmark-disable
 
 clean:
 	rm -rf target $(VENV) dist

@@ -1,1 +1,94 @@
-"""Settings of the benchmarks."""
+"""Settings of the benchmarks: how many trials, how long; the order of the trials; the table at the end.
+
+Every trial is one benchmark, so that the trials of one workload can take turns: all drivers once, then all once more.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import table
+import trial
+from workloads import WORKLOADS, Workload
+
+#: A trial long enough to be measured, and one that only shows that it runs.
+MEASURED = trial.Sizes(seconds=2.0, rows=300_000)
+SMOKE = trial.Sizes(seconds=0.05, rows=300)
+ROUNDS = 3
+
+CELLS = pytest.StashKey[dict[tuple[str, str], list[trial.Trial]]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("trials")
+    group.addoption("--smoke", action="store_true", help="run every bench once, small, unmeasured")
+    group.addoption("--rounds", type=int, default=ROUNDS, help="trials of each driver (default: %(default)s)")
+    group.addoption("--seconds", type=float, default=MEASURED.seconds, help="of one trial (default: %(default)s)")
+    group.addoption("--table", metavar="FILE", help="write the table there too")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[CELLS] = {}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "workload" in metafunc.fixturenames:
+        rounds = 1 if metafunc.config.getoption("--smoke") else metafunc.config.getoption("--rounds")
+        cases = [
+            pytest.param(workload, driver, number, id=f"{workload.name}-{driver}-{number}")
+            for workload in WORKLOADS.values()
+            for number in range(rounds)
+            for driver in _rotated(workload, number)
+        ]
+        metafunc.parametrize(("workload", "driver", "number"), cases)
+
+
+def _rotated(workload: Workload, number: int) -> list[str]:
+    """Return the drivers, another one first in each round; ``limit`` last, since it wants the size of our groups."""
+    drivers = [driver for driver in workload.drivers if driver != "limit"]
+    first = number % len(drivers)
+    return [*drivers[first:], *drivers[:first], *(["limit"] if "limit" in workload.drivers else [])]
+
+
+@pytest.fixture
+def measure(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[Workload, str], trial.Trial]]:
+    """Run one trial and keep what it has measured for the table."""
+    config = request.config
+    cells = config.stash[CELLS]
+    sizes = SMOKE if config.getoption("--smoke") else trial.Sizes(config.getoption("--seconds"), MEASURED.rows)
+
+    def run(workload: Workload, driver: str) -> trial.Trial:
+        ours = cells.get((workload.name, "writelane"))
+        measured = trial.run(workload, driver, sizes, tmp_path, ours[-1].group if ours else 1.0)
+        cells.setdefault((workload.name, driver), []).append(measured)
+        return measured
+
+    yield run
+    # Databases of many trials would fill the disk.
+    for path in tmp_path.iterdir():
+        path.unlink()
+
+
+def pytest_benchmark_update_json(config: pytest.Config, benchmarks: list[Any], output_json: dict[str, Any]) -> None:
+    output_json["table"] = table.rows(config.stash[CELLS])
+    output_json["trials"] = [
+        {"workload": name, "driver": driver, **asdict(each)}
+        for (name, driver), trials in config.stash[CELLS].items()
+        for each in trials
+    ]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if config.stash[CELLS]:
+        written = table.text(table.rows(config.stash[CELLS]))
+        terminalreporter.write_line(written)
+        if config.getoption("--table"):
+            Path(config.getoption("--table")).write_text(written.lstrip("\n") + "\n", encoding="utf-8")
