@@ -19,7 +19,7 @@ class Workload:
 
     name: str
     kind: str
-    """``loop``: each thread waits for each write; ``stream``: one thread does not; the others are named in worker.py."""
+    """``loop``: each thread waits for each write; ``stream``: one thread does not; the others: see worker.py."""
     drivers: tuple[str, ...]
     durability: str = "normal"
     processes: int = 1
