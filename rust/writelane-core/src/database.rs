@@ -14,6 +14,7 @@ use crate::process;
 use crate::queue::{Class, Pushed};
 use crate::readers::Readers;
 use crate::sync::Arc as TicketArc;
+use crate::telemetry::error_name;
 use crate::ticket::{State, Ticket};
 use crate::wait::{GaveUp, Patience};
 use crate::writer::lease::{Desk, Lease};
@@ -222,7 +223,12 @@ impl Database {
     /// # Errors
     /// The statement cannot be a job.
     pub fn one(&self, sql: &str, parameters: Parameters) -> Result<Work, Box<Failure>> {
-        self.check().map_err(|error| Box::new(error.into()))?;
+        match self.check() {
+            Ok(()) => {}
+            // Told when it is submitted; an offer is dropped then.
+            Err(Error::Poisoned(_) | Error::Moved) => {}
+            Err(error) => return Err(Box::new(error.into())),
+        }
         let (kind, sql) = self.file.judge.judge(sql);
         Ok(self.work(kind, Call { sql, parameters })?.unwrap_or_else(|| Work::Batch(Vec::new())))
     }
@@ -383,21 +389,57 @@ impl Database {
         self.writer().is_some_and(|shared| shared.queue().cancel(ticket).is_some())
     }
 
-    /// Queue best-effort work: true if it is queued. It may be pushed out by newer offers, and is counted then.
+    /// Queue best-effort work and return the claim on its answer, or `None` if it is dropped at once.
+    ///
+    /// It may be pushed out by newer offers later. Every drop is counted, by statement and reason.
     ///
     /// # Errors
-    /// The database is closed or the statement cannot be a job; contention and a full queue are no errors.
-    pub fn offer(&self, work: Work, coalesce: Option<&str>) -> Result<bool, Box<Failure>> {
-        let shared = self.shared().map_err(|error| Box::new(error.into()))?;
+    /// The call is wrong, whatever the state of the file: the database is closed, opened to read or the parent's. All
+    /// else is a drop.
+    pub fn offer(&self, work: Work, coalesce: Option<&str>) -> Result<Option<Pending>, Box<Failure>> {
+        let shared = match self.shared() {
+            Ok(shared) => shared,
+            Err(error) => return self.dropped_at_once(&work, error),
+        };
         let job = Job::new(work, self.options.durability, None, Instant::now()).offered(coalesce.map(Into::into));
-        match shared.submit(Box::new(job)).map_err(|error| Box::new(error.into()))? {
-            Pushed::Queued | Pushed::Parked => Ok(true),
-            Pushed::Full(_) | Pushed::Closed(_) => Ok(false),
-            displaced @ Pushed::Displaced(_) => {
-                answer_displaced(displaced);
-                Ok(true)
+        let (ticket, label) = (TicketArc::clone(&job.ticket), Arc::clone(job.work.label()));
+        match shared.submit(Box::new(job)) {
+            Ok(Pushed::Queued | Pushed::Parked) => Ok(Some(ticket)),
+            Ok(Pushed::Full(_) | Pushed::Closed(_)) => {
+                shared.telemetry().dropped(&label, "full");
+                Ok(None)
             }
+            Ok(Pushed::Displaced(old)) => {
+                answer_displaced(shared, old, coalesce);
+                Ok(Some(ticket))
+            }
+            Err(error) => self.dropped_at_once(&Work::One(Call { sql: label, parameters: Parameters::none() }), error),
         }
+    }
+
+    /// Count work that cannot be queued, unless that is the caller's own fault.
+    fn dropped_at_once(&self, work: &Work, error: Error) -> Result<Option<Pending>, Box<Failure>> {
+        match (&self.file.writer, &error) {
+            (Some(writer), Error::Poisoned(_) | Error::Moved) => {
+                writer.shared().telemetry().dropped(work.label(), error_name(&error));
+                Ok(None)
+            }
+            _ => Err(Box::new(error.into())),
+        }
+    }
+
+    /// Say whether a statement only reads, so that [`Database::execute`] would run it on a reader.
+    ///
+    /// # Errors
+    /// The database is closed or the parent's.
+    pub fn reads(&self, sql: &str) -> Result<bool, Box<Failure>> {
+        if self.file.generation != process::generation() {
+            return Err(Box::new(Error::Forked.into()));
+        }
+        if self.is_closed() {
+            return Err(Box::new(Error::Closed.into()));
+        }
+        Ok(self.file.judge.judge(sql).0 == Kind::Read)
     }
 
     /// Begin an interactive transaction, in turn: the lane and the lock are held until the lease ends.
@@ -438,9 +480,15 @@ impl Database {
         let offered = Box::new(Job::new(Work::Batch(Vec::new()), Durability::Off, until, called).offered(None));
         debug_assert_eq!(offered.class, Class::Offered);
         for barrier in [required, offered] {
-            let ticket = TicketArc::clone(&barrier.ticket);
-            answer_displaced(shared.submit(barrier).map_err(|error| Box::new(error.into()))?);
-            self.await_answer(shared, &ticket, until, called, "flush".into(), interrupted)?;
+            let (ticket, class) = (TicketArc::clone(&barrier.ticket), barrier.class);
+            if let Pushed::Displaced(old) = shared.submit(barrier).map_err(|error| Box::new(error.into()))? {
+                answer_displaced(shared, old, None);
+            }
+            match self.await_answer(shared, &ticket, until, called, "flush".into(), interrupted) {
+                // Pushed out by newer offers, and so was every offer before it that had not run.
+                Err(failure) if class == Class::Offered && failure.error == Error::Cancelled => {}
+                other => drop(other?),
+            }
         }
         Ok(())
     }
@@ -484,11 +532,12 @@ impl Drop for Database {
     }
 }
 
-/// Tell those who wait for offered work that it was pushed out by newer work.
-fn answer_displaced(pushed: Pushed<Box<Job>>) {
-    if let Pushed::Displaced(old) = pushed {
-        for job in old {
-            answer_one(&job, Err(Box::new(Error::Cancelled.into())));
-        }
+/// Count offered work that was pushed out by newer work, of the key `coalesce` or for want of room, and tell those who
+/// wait for it.
+fn answer_displaced(shared: &Shared, old: impl IntoIterator<Item = Box<Job>>, coalesce: Option<&str>) {
+    for job in old {
+        let replaced = coalesce.is_some() && job.coalesce.as_deref() == coalesce;
+        shared.telemetry().dropped(job.work.label(), if replaced { "coalesced" } else { "displaced" });
+        answer_one(&job, Err(Box::new(Error::Cancelled.into())));
     }
 }

@@ -30,6 +30,26 @@ pub enum Parameters {
     Positional(Box<[Value]>),
     /// By name, for `:name`, `@name` and `$name`; names without the prefix.
     Named(Box<[(Box<str>, Value)]>),
+    /// Some of them come from calls before it in the same batch.
+    Linked(Box<Linked>),
+}
+
+/// Parameters with places that the results of earlier calls of the batch fill.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Linked {
+    /// The parameters, with NULL in those places; never `Linked` themselves.
+    pub known: Parameters,
+    /// The places.
+    pub links: Box<[Link]>,
+}
+
+/// One such place: it gets the first column of the first row of a call before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Which of the parameters, from 0.
+    pub parameter: usize,
+    /// Which call of the batch, from 0.
+    pub call: usize,
 }
 
 impl Parameters {
@@ -45,6 +65,7 @@ impl Parameters {
             Parameters::Named(values) => {
                 values.iter().map(|(name, value)| VALUE + 16 + name.len() + value.heap_bytes()).sum()
             }
+            Parameters::Linked(linked) => linked.known.heap_bytes() + linked.links.len() * size_of::<Link>(),
         }
     }
 }
@@ -56,6 +77,32 @@ pub struct Call {
     pub sql: std::sync::Arc<str>,
     /// Its parameters.
     pub parameters: Parameters,
+}
+
+impl Call {
+    /// Return the call with its links filled from `effects`, those of the calls before it; `None`: it has no links.
+    ///
+    /// # Errors
+    /// A call that is linked to is not before this one, or gave no row.
+    pub fn linked(&self, effects: &[Effect]) -> Result<Option<Call>, Error> {
+        let Parameters::Linked(linked) = &self.parameters else { return Ok(None) };
+        let mut parameters = linked.known.clone();
+        for link in &linked.links {
+            let row = effects.get(link.call).and_then(|effect| effect.rows.first()).and_then(|row| row.first());
+            let value = row.cloned().ok_or_else(|| {
+                Error::Usage(format!("call {} of the batch gave no row to take a value from", link.call).into())
+            })?;
+            let place = match &mut parameters {
+                Parameters::Positional(values) => values.get_mut(link.parameter),
+                Parameters::Named(values) => values.get_mut(link.parameter).map(|(_, value)| value),
+                Parameters::Linked(_) => None,
+            };
+            if let Some(place) = place {
+                *place = value;
+            }
+        }
+        Ok(Some(Call { sql: std::sync::Arc::clone(&self.sql), parameters }))
+    }
 }
 
 /// What a job does.
@@ -246,5 +293,31 @@ impl Item for Box<Job> {
 
     fn coalesce_key(&self) -> Option<&str> {
         self.coalesce.as_deref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(links: &[Link]) -> Call {
+        let known = Parameters::Positional(Box::new([Value::Integer(1), Value::Null]));
+        Call { sql: "INSERT".into(), parameters: Parameters::Linked(Box::new(Linked { known, links: links.into() })) }
+    }
+
+    #[test]
+    fn a_link_takes_the_value_of_an_earlier_call() {
+        let effects = [Effect { rows: vec![Box::new([Value::Integer(7)])], ..Effect::default() }];
+        let linked = call(&[Link { parameter: 1, call: 0 }]).linked(&effects).unwrap().unwrap();
+        assert_eq!(linked.parameters, Parameters::Positional(Box::new([Value::Integer(1), Value::Integer(7)])));
+        let plain = Call { sql: "INSERT".into(), parameters: Parameters::none() };
+        assert_eq!(plain.linked(&effects).unwrap(), None);
+    }
+
+    #[test]
+    fn a_link_to_a_call_without_a_row_is_refused() {
+        let link = [Link { parameter: 1, call: 0 }];
+        assert!(matches!(call(&link).linked(&[Effect::default()]), Err(Error::Usage(_))));
+        assert!(matches!(call(&link).linked(&[]), Err(Error::Usage(_))));
     }
 }

@@ -10,6 +10,7 @@
 
 pub mod checkpoint;
 pub mod connection;
+pub mod constraint;
 pub mod database;
 pub mod error;
 pub mod filesystem;
@@ -28,6 +29,7 @@ pub mod sqlite;
 mod sync;
 pub mod telemetry;
 pub mod ticket;
+pub mod uuid;
 pub mod vfs;
 pub mod wait;
 pub mod writer;

@@ -9,6 +9,12 @@ mod recovery;
 
 use pyo3::prelude::*;
 
+/// Return a new UUID of version 7 as text; later ones of a process sort after earlier ones.
+#[pyfunction]
+fn uuid7() -> String {
+    writelane_core::uuid::uuid7()
+}
+
 /// The native part of writelane.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -16,6 +22,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     dbapi::register(module)?;
     database::register(module)?;
     filesystem::register(module)?;
+    module.add_function(wrap_pyfunction!(uuid7, module)?)?;
     module.add_function(wrap_pyfunction!(interpreter::begin_exit, module)?)?;
     module.add_function(wrap_pyfunction!(interpreter::cancel_exit, module)?)?;
     recovery::register(module)?;

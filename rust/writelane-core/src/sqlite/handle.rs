@@ -133,12 +133,14 @@ impl Handle {
         }
         // SAFETY: `db` is open and ours.
         unsafe { ffi::sqlite3_extended_result_codes(db, 1) };
-        Ok(Arc::new(Self {
+        let handle = Arc::new(Self {
             db,
             alive: Arc::new(Mutex::new(true)),
             generation: crate::process::generation(),
             log_pages: OnceLock::new(),
-        }))
+        });
+        super::builtins::register(&handle)?;
+        Ok(handle)
     }
 
     /// Return the C pointer, for the few calls this type does not wrap.

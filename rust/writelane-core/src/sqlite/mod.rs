@@ -6,6 +6,7 @@
 
 mod authorizer;
 mod blob;
+mod builtins;
 mod busy;
 mod cache;
 mod cells;

@@ -2,4 +2,4 @@
 
 mod statements;
 
-pub use statements::{GroupStats, PhaseStats, StatementStats, Telemetry};
+pub use statements::{GroupStats, PhaseStats, StatementStats, Telemetry, error_name};

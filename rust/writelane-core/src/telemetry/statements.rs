@@ -89,6 +89,9 @@ pub struct StatementStats {
     pub count: u64,
     /// Of those, the failed ones by name of the result code.
     pub errors: Vec<(Box<str>, u64)>,
+    /// Best-effort jobs that came to nothing, by reason: `displaced` by newer ones, `coalesced`, `full`, or the name of
+    /// the result code.
+    pub dropped: Vec<(Box<str>, u64)>,
     /// How often SQLite said BUSY, or a transaction was run again.
     pub retries: u64,
     /// In the queue.
@@ -106,6 +109,7 @@ pub struct StatementStats {
 struct Entry {
     count: u64,
     errors: HashMap<Box<str>, u64>,
+    dropped: HashMap<&'static str, u64>,
     retries: u64,
     queue_wait: Durations,
     lock_wait: Durations,
@@ -119,6 +123,7 @@ impl Entry {
         Self {
             count: 0,
             errors: HashMap::new(),
+            dropped: HashMap::new(),
             retries: 0,
             queue_wait: Durations::new(),
             lock_wait: Durations::new(),
@@ -151,12 +156,15 @@ impl Entry {
     fn stats(&self, sql: &Arc<str>) -> StatementStats {
         let mut errors: Vec<_> = self.errors.iter().map(|(name, count)| (name.clone(), *count)).collect();
         errors.sort();
+        let mut dropped: Vec<_> = self.dropped.iter().map(|(reason, count)| ((*reason).into(), *count)).collect();
+        dropped.sort();
         let mut held_by: Vec<_> = self.held_by.values().cloned().collect();
         held_by.sort_by_key(|(_, sum)| std::cmp::Reverse(*sum));
         StatementStats {
             sql: Arc::clone(sql),
             count: self.count,
             errors,
+            dropped,
             retries: self.retries,
             queue_wait: self.queue_wait.stats(),
             lock_wait: self.lock_wait.stats(),
@@ -234,11 +242,18 @@ pub struct Recorder<'a> {
 impl Recorder<'_> {
     /// Count one job.
     pub fn job(&mut self, label: &Arc<str>, account: &Account, error: Option<&Error>) {
-        if let Some(entry) = self.inner.texts.get_mut(label) {
-            return entry.record(account, error);
-        }
-        let label = if self.inner.texts.len() < TEXTS_MAX { Arc::clone(label) } else { OTHER.into() };
-        self.inner.texts.entry(label).or_insert_with(Entry::new).record(account, error);
+        self.entry(label).record(account, error);
+    }
+
+    /// Count a best-effort job that came to nothing.
+    pub fn dropped(&mut self, label: &Arc<str>, reason: &'static str) {
+        *self.entry(label).dropped.entry(reason).or_default() += 1;
+    }
+
+    fn entry(&mut self, label: &Arc<str>) -> &mut Entry {
+        let full = self.inner.texts.len() >= TEXTS_MAX;
+        let label = if full && !self.inner.texts.contains_key(label) { &Arc::from(OTHER) } else { label };
+        self.inner.texts.entry(Arc::clone(label)).or_insert_with(Entry::new)
     }
 
     /// Count one transaction.
@@ -263,6 +278,11 @@ impl Telemetry {
     /// Count one job.
     pub fn record_one(&self, label: &Arc<str>, account: &Account, error: Option<&Error>) {
         self.recorder().job(label, account, error);
+    }
+
+    /// Count a best-effort job that came to nothing.
+    pub fn dropped(&self, label: &Arc<str>, reason: &'static str) {
+        self.recorder().dropped(label, reason);
     }
 
     /// Count a transaction that is run again.

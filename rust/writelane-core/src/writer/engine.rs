@@ -379,6 +379,9 @@ pub(crate) fn bind(statement: &Statement, parameters: &Parameters) -> Result<(),
                 bind_value(statement, index, value)?;
             }
         }
+        Parameters::Linked(_) => {
+            return Err(Error::Usage("the value of another call can be used in the same batch only".into()));
+        }
     }
     Ok(())
 }

@@ -464,6 +464,7 @@ impl<'a> Group<'a> {
             holder: self.holder.clone(),
         };
         self.shared.telemetry.record_one(member.job.work.label(), &failure.account, Some(&failure.error));
+        self.shared.count_drop(&member.job, &failure.error);
         answer_one(&member.job, Err(failure));
     }
 
@@ -485,6 +486,7 @@ impl<'a> Group<'a> {
             let label = member.job.work.label();
             self.shared.telemetry.record_one(label, &account, Some(&error));
             let statement = Some(Arc::clone(label));
+            self.shared.count_drop(&member.job, &error);
             let failure = Failure { error: error.clone(), statement, position: None, account };
             answer_one(&member.job, Err(Box::new(failure)));
         }
@@ -564,6 +566,8 @@ fn run_work(engine: &mut Engine, work: &Work, effects: &mut Vec<Effect>) -> Resu
         }
         Work::Batch(calls) => {
             for (position, call) in calls.iter().enumerate() {
+                let linked = call.linked(effects).map_err(|error| failed(error, Some(position), &call.sql))?;
+                let call = linked.as_ref().unwrap_or(call);
                 effects.push(engine.run(call).map_err(|error| failed(error, Some(position), &call.sql))?);
                 if engine.autocommit() {
                     // An error that SQLite did not report as one cannot end a transaction; be sure of it.

@@ -13,8 +13,8 @@ use crate::lane::{Holder, Lane};
 use crate::ownership::{Ownership, OwnershipError};
 use crate::policy::{backoff, group as group_policy, retry};
 use crate::process;
-use crate::queue::{Bounds, Pushed, Queue};
-use crate::telemetry::Telemetry;
+use crate::queue::{Bounds, Class, Pushed, Queue};
+use crate::telemetry::{Telemetry, error_name};
 use crate::ticket::Listener;
 use crate::wait::{GaveUp, Patience};
 use engine::Engine;
@@ -222,7 +222,16 @@ impl Shared {
     pub(crate) fn poison(&self, why: &str) {
         let why = self.poisoned.get_or_init(|| why.into());
         for job in self.queue.close_and_drain() {
-            answer_one(&job, Err(Box::new(Error::Poisoned(Arc::clone(why)).into())));
+            let error = Error::Poisoned(Arc::clone(why));
+            self.count_drop(&job, &error);
+            answer_one(&job, Err(Box::new(error.into())));
+        }
+    }
+
+    /// Count offered work that comes to nothing. Required work is not counted: its caller is told.
+    pub(crate) fn count_drop(&self, job: &Job, error: &Error) {
+        if job.class == Class::Offered {
+            self.telemetry.dropped(job.work.label(), error_name(error));
         }
     }
 

@@ -43,7 +43,9 @@ fn run(shared: &Arc<Shared>) {
     }
     // Whatever came in between is answered, not left waiting.
     for job in shared.queue.close_and_drain() {
-        answer_one(&job, Err(Box::new(shared.check().err().unwrap_or(Error::Closed).into())));
+        let error = shared.check().err().unwrap_or(Error::Closed);
+        shared.count_drop(&job, &error);
+        answer_one(&job, Err(Box::new(error.into())));
     }
     close(shared);
 }
@@ -130,6 +132,7 @@ fn look_after_log(shared: &Arc<Shared>) {
 
 fn refuse_all(shared: &Shared) {
     for job in shared.queue.close_and_drain() {
+        shared.count_drop(&job, &Error::Closed);
         answer_one(&job, Err(Box::new(Error::Closed.into())));
     }
 }

@@ -2,7 +2,8 @@
 
 use crate::errors::{self, class, class_name, waited};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyTuple};
+use writelane_core::constraint::{self, Constraint};
 use writelane_core::error::{Error, OpenError};
 use writelane_core::job::Failure;
 use writelane_core::lane::Holder;
@@ -51,6 +52,13 @@ pub fn raise(py: Python<'_>, failure: &Failure) -> PyErr {
     if let Some(position) = failure.position {
         message.push_str(&format!(" (in call {position} of the batch)"));
     }
+    let constraint = match &failure.error {
+        Error::Sqlite(error) => constraint::describe(error, failure.statement.as_deref()),
+        _ => None,
+    };
+    if let Some(Constraint { table: Some(table), unsaid: true, .. }) = &constraint {
+        message.push_str(&format!(" (table {table})"));
+    }
     let made = make(py, &failure.error, message).and_then(|raised| {
         let value = raised.value(py);
         value.setattr("waited", waited(py, &failure.account.waited)?)?;
@@ -58,6 +66,10 @@ pub fn raise(py: Python<'_>, failure: &Failure) -> PyErr {
         value.setattr("holder", holder(py, failure.account.holder.as_ref())?)?;
         value.setattr("statement", failure.statement.as_deref())?;
         value.setattr("position", failure.position)?;
+        if let Some(Constraint { table, columns, .. }) = constraint {
+            value.setattr("table", table)?;
+            value.setattr("columns", PyTuple::new(py, columns)?)?;
+        }
         Ok(raised)
     });
     made.unwrap_or_else(|error| error)

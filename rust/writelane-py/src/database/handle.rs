@@ -13,7 +13,7 @@ use pyo3::types::{PyDict, PyList};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use writelane_core::database::{self, Access, CallOptions, Journal, Options};
+use writelane_core::database::{self, Access, CallOptions, Journal, Options, Pending};
 use writelane_core::job::{Durability, Failure, Parameters, Work};
 use writelane_core::policy::{checkpoint, deadline};
 use writelane_core::process;
@@ -279,8 +279,36 @@ impl Database {
         coalesce: Option<&str>,
     ) -> PyResult<bool> {
         let parameters = parameters::from_python(parameters)?;
-        detach(py, || self.inner.offer(self.inner.one(sql, parameters)?, coalesce))
-            .map_err(|failure| raise(py, &failure))
+        self.offer_work(py, |inner| inner.one(sql, parameters), coalesce).map(|pending| pending.is_some())
+    }
+
+    /// Offer one statement for every row of parameters, as one atomic job.
+    #[pyo3(signature = (sql, rows, /, *, coalesce=None))]
+    fn offer_many(&self, py: Python<'_>, sql: &str, rows: &Bound<'_, PyAny>, coalesce: Option<&str>) -> PyResult<bool> {
+        let rows = many(rows)?;
+        self.offer_work(py, |inner| inner.many(sql, rows), coalesce).map(|pending| pending.is_some())
+    }
+
+    /// Offer several statements as one atomic job.
+    #[pyo3(signature = (calls, /, *, coalesce=None))]
+    fn offer_batch(&self, py: Python<'_>, calls: &Bound<'_, PyAny>, coalesce: Option<&str>) -> PyResult<bool> {
+        let calls = batch(calls)?;
+        self.offer_work(py, |inner| inner.batch(calls), coalesce).map(|pending| pending.is_some())
+    }
+
+    /// Offer one statement for every row of parameters and return the claim on its answer, or `None` if it is dropped.
+    ///
+    /// What newer offers push out later is answered with an `OperationalError` of the code `SQLITE_INTERRUPT`.
+    #[pyo3(signature = (sql, rows, /))]
+    fn queue_offered(&self, py: Python<'_>, sql: &str, rows: &Bound<'_, PyAny>) -> PyResult<Option<Ticket>> {
+        let rows = many(rows)?;
+        let pending = self.offer_work(py, |inner| inner.many(sql, rows), None)?;
+        Ok(pending.map(|pending| Ticket::new(Arc::clone(&self.inner), pending, Shape::One)))
+    }
+
+    /// Say whether a statement only reads, so that `execute` runs it on a reader.
+    fn reads(&self, py: Python<'_>, sql: &str) -> PyResult<bool> {
+        detach(py, || self.inner.reads(sql)).map_err(|failure| raise(py, &failure))
     }
 
     /// Begin an interactive transaction, in turn; ``label`` is what others are told holds the lock.
@@ -338,6 +366,15 @@ impl Database {
 }
 
 impl Database {
+    fn offer_work(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&database::Database) -> Result<Work, Box<Failure>> + Send,
+        coalesce: Option<&str>,
+    ) -> PyResult<Option<Pending>> {
+        detach(py, || self.inner.offer(work(&self.inner)?, coalesce)).map_err(|failure| raise(py, &failure))
+    }
+
     fn queue(
         &self,
         py: Python<'_>,

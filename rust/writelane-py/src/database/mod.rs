@@ -18,6 +18,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<ticket::Ticket>()?;
     module.add_class::<completions::Completions>()?;
     module.add_class::<transaction::Transaction>()?;
+    module.add_class::<parameters::Earlier>()?;
     module.add_function(wrap_pyfunction!(handle::close_all, module)?)?;
     Ok(())
 }

@@ -37,6 +37,12 @@ pub fn list(py: Python<'_>, outcome: Outcome) -> PyResult<Bound<'_, PyList>> {
 
 #[pymethods]
 impl Result_ {
+    /// Make the result of a call that gave nothing.
+    #[new]
+    fn nothing() -> Self {
+        Self::new(Effect { rowcount: -1, ..Effect::default() }, Account::default())
+    }
+
     /// The rows, each a tuple; read to the end before the call returned.
     #[getter]
     fn rows<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {

@@ -6,8 +6,24 @@ use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyBytes, PyDict, PyFloat, PyInt, PyList, PyMapping, PySequence, PyString, PyTuple};
-use writelane_core::job::Parameters;
+use writelane_core::job::{Link, Linked, Parameters};
 use writelane_core::sqlite::Value;
+
+/// The value that an earlier call of the same batch will give: the first column of its first row.
+#[pyclass(frozen, subclass, module = "writelane._native")]
+pub struct Earlier {
+    /// Which call of the batch, from 0.
+    #[pyo3(get)]
+    call: usize,
+}
+
+#[pymethods]
+impl Earlier {
+    #[new]
+    fn new(call: usize) -> Self {
+        Self { call }
+    }
+}
 
 /// Convert the parameters of one call: a sequence, a mapping, or nothing.
 pub fn from_python(parameters: Option<&Bound<'_, PyAny>>) -> PyResult<Parameters> {
@@ -50,27 +66,40 @@ fn programming(py: Python<'_>, message: &str) -> PyErr {
 
 fn positional<'py>(items: impl Iterator<Item = Bound<'py, PyAny>>, length: usize) -> PyResult<Parameters> {
     let mut values = Vec::with_capacity(length);
+    let mut links = Vec::new();
     for (index, item) in items.enumerate() {
-        values.push(value(&item, &|| (index + 1).to_string())?);
+        values.push(value(&item, index, &mut links, &|| (index + 1).to_string())?);
     }
-    Ok(Parameters::Positional(values.into_boxed_slice()))
+    Ok(linked(Parameters::Positional(values.into_boxed_slice()), links))
 }
 
 fn named<'py>(items: impl Iterator<Item = (Bound<'py, PyAny>, Bound<'py, PyAny>)>) -> PyResult<Parameters> {
     let mut values = Vec::new();
-    for (name, item) in items {
+    let mut links = Vec::new();
+    for (index, (name, item)) in items.enumerate() {
         let name: PyBackedStr =
             name.extract().map_err(|_| programming(item.py(), "the names of named parameters must be strings"))?;
-        let value = value(&item, &|| format!(":{name}"))?;
+        let value = value(&item, index, &mut links, &|| format!(":{name}"))?;
         values.push((Box::from(&*name), value));
     }
-    Ok(Parameters::Named(values.into_boxed_slice()))
+    Ok(linked(Parameters::Named(values.into_boxed_slice()), links))
 }
 
-/// Convert one value. `name` is asked for only where it does not fit.
-fn value(item: &Bound<'_, PyAny>, name: &dyn Fn() -> String) -> PyResult<Value> {
+fn linked(known: Parameters, links: Vec<Link>) -> Parameters {
+    if links.is_empty() {
+        return known;
+    }
+    Parameters::Linked(Box::new(Linked { known, links: links.into_boxed_slice() }))
+}
+
+/// Convert one value, the parameter at `index`. `name` is asked for only where it does not fit.
+fn value(item: &Bound<'_, PyAny>, index: usize, links: &mut Vec<Link>, name: &dyn Fn() -> String) -> PyResult<Value> {
     if let Some(value) = native(item)? {
         return Ok(value);
+    }
+    if let Ok(earlier) = item.cast::<Earlier>() {
+        links.push(Link { parameter: index, call: earlier.get().call });
+        return Ok(Value::Null);
     }
     let adapted = adapt::for_sqlite(item)?;
     if let Some(value) = native(&adapted)? {

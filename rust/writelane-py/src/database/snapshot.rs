@@ -64,6 +64,11 @@ fn statement<'py>(py: Python<'py>, stats: &StatementStats) -> PyResult<Bound<'py
         errors.set_item(&**name, count)?;
     }
     entry.set_item("errors", errors)?;
+    let dropped = PyDict::new(py);
+    for (reason, count) in &stats.dropped {
+        dropped.set_item(&**reason, count)?;
+    }
+    entry.set_item("dropped", dropped)?;
     entry.set_item("retries", stats.retries)?;
     entry.set_item("queue_wait", phase(py, &stats.queue_wait)?)?;
     entry.set_item("lock_wait", phase(py, &stats.lock_wait)?)?;

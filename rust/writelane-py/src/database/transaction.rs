@@ -73,6 +73,13 @@ impl Transaction {
         Ok(Result_::new(effect, Account::default()))
     }
 
+    /// Return the next number of a sequence; it is used up when the transaction commits. See `Database.next_id`.
+    #[pyo3(signature = (name, key=None, /))]
+    fn next_id<'py>(slf: Bound<'py, Self>, name: &str, key: Option<Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        py.import("writelane.sequences")?.call_method1("next_in", (slf, name, key))
+    }
+
     /// Commit and give the lane up. Raises why it was not committed; then it is rolled back.
     fn commit(&self, py: Python<'_>) -> PyResult<()> {
         let result = patience(py, self.deadline, |patience| match self.take() {
