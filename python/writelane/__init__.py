@@ -9,11 +9,12 @@
 from __future__ import annotations
 
 import writelane.exit  # noqa: F401  (registers what is done at the interpreter's exit)
-from writelane._native import Result, Transaction, sqlite_version
+from writelane._native import Result, Transaction, sqlite_version, uuid7
 from writelane.database import Batch, Database, open
 from writelane.errors import (
     Closed,
     CommitUncertain,
+    Conflict,
     DatabaseError,
     DataError,
     Error,
@@ -21,6 +22,8 @@ from writelane.errors import (
     IntegrityError,
     InterfaceError,
     InternalError,
+    MigrationFailed,
+    NewerSchema,
     NotSupportedError,
     OperationalError,
     OwnedElsewhere,
@@ -32,6 +35,10 @@ from writelane.errors import (
     WriteTimeout,
 )
 from writelane.futures import WriteFuture
+from writelane.history import Replaced
+from writelane.retention import Pruned
+from writelane.schedule import JobStatus, Schedule
+from writelane.sequences import NextId
 from writelane.substitution import install
 from writelane.telemetry import Telemetry
 
@@ -39,6 +46,7 @@ __all__ = [
     "Batch",
     "Closed",
     "CommitUncertain",
+    "Conflict",
     "DataError",
     "Database",
     "DatabaseError",
@@ -47,13 +55,20 @@ __all__ = [
     "IntegrityError",
     "InterfaceError",
     "InternalError",
+    "JobStatus",
+    "MigrationFailed",
+    "NewerSchema",
+    "NextId",
     "NotSupportedError",
     "OperationalError",
     "OwnedElsewhere",
     "Poisoned",
     "ProgrammingError",
+    "Pruned",
     "QueueFull",
+    "Replaced",
     "Result",
+    "Schedule",
     "Telemetry",
     "Transaction",
     "UnsafeFilesystem",
@@ -63,4 +78,5 @@ __all__ = [
     "install",
     "open",
     "sqlite_version",
+    "uuid7",
 ]

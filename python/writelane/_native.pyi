@@ -336,6 +336,8 @@ _Parameters = Sequence[Any] | Mapping[str, Any] | None
 class Result:
     """The result of one statement."""
 
+    def __new__(cls) -> Self:
+        """Make the result of a call that gave nothing."""
     @property
     def rows(self) -> list[tuple[Any, ...]]:
         """The rows, each a tuple; read to the end before the call returned."""
@@ -402,6 +404,8 @@ class Transaction:
         """Run one statement inside the transaction and return its result. Reads see the transaction's own writes."""
     def executemany(self, sql: str, rows: Iterable[_Parameters], /) -> Result:
         """Run one statement for every row of parameters, all or none, and return its result."""
+    def next_id(self, name: str, key: str | float | bytes | None = None, /) -> int:
+        """Return the next number of a sequence; it is used up when the transaction commits. See `Database.next_id`."""
     def commit(self) -> None:
         """Commit and give the lane up. Raises why it was not committed; then it is rolled back."""
     def rollback(self) -> None:
@@ -500,8 +504,21 @@ class Database:
 
         Never waits and never raises for contention, a full queue or what SQLite will say of it. Newer offers push out
         older ones when their share of the queue is full; `coalesce` replaces an offer of the same key that has not
-        run. Drops are counted in the telemetry.
+        run. Every drop is counted in the telemetry, by statement and reason. Raises for what is wrong whatever the
+        state of the file: a closed database or a parent's, a type that cannot be stored, a statement that cannot be a
+        job.
         """
+    def offer_many(self, sql: str, rows: Iterable[_Parameters], /, *, coalesce: str | None = None) -> bool:
+        """Offer one statement for every row of parameters, as one atomic job."""
+    def offer_batch(self, calls: Iterable[tuple[str, _Parameters]], /, *, coalesce: str | None = None) -> bool:
+        """Offer several statements as one atomic job."""
+    def queue_offered(self, sql: str, rows: Iterable[_Parameters], /) -> Ticket | None:
+        """Offer one statement for every row of parameters and return the claim on its answer; None: it is dropped.
+
+        What newer offers push out later is answered with an `OperationalError` of the code `SQLITE_INTERRUPT`.
+        """
+    def reads(self, sql: str, /) -> bool:
+        """Say whether a statement only reads, so that `execute` runs it on a reader."""
     def begin(self, label: str, /, *, durable: bool = False, deadline: float | None = ...) -> Transaction:
         """Begin an interactive transaction, in turn; `label` is what others are told holds the lock."""
     def flush(self, *, deadline: float | None = ...) -> None:
@@ -517,6 +534,18 @@ class Database:
         """Return the telemetry as nested dictionaries."""
     def reset_telemetry(self) -> None:
         """Start the counts of the telemetry again from nothing."""
+
+@disjoint_base
+class Earlier:
+    """The value that an earlier call of the same batch will give: the first column of its first row."""
+
+    def __new__(cls, call: int) -> Self: ...
+    @property
+    def call(self) -> int:
+        """Which call of the batch, from 0."""
+
+def uuid7() -> str:
+    """Return a new UUID of version 7 as text; later ones of a process sort after earlier ones."""
 
 def close_all(seconds: float) -> None:
     """Stop every writer of this process, doing what is queued within `seconds`. For the exit of the interpreter."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
-from writelane import _native, aio
-from writelane.futures import WriteFuture
+from writelane import _native, aio, best_effort, history, retention, schedule, sequences
+from writelane.futures import OfferedFuture, WriteFuture
+from writelane.migrations import Migration, migrate
 from writelane.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ class CallOptions(TypedDict, total=False):
 class Batch:
     """Statements that are sent as one atomic job when their block ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, database: _native.Database | None = None) -> None:
+        self._database = database
         self._calls: list[tuple[str, Any]] = []
         #: The results, one for each statement, once the block has ended.
         self.results: list[_native.Result] = []
@@ -46,6 +48,16 @@ class Batch:
         """Add a statement for every row of parameters."""
         self._calls.extend((sql, row) for row in rows)
 
+    def next_id(self, name: str, key: sequences.Key = None, /) -> sequences.NextId:
+        """Take the next number of a sequence when the batch runs; see :meth:`Database.next_id`.
+
+        Returns a placeholder, to be a parameter of later statements of this batch. Its ``value`` is the number, once
+        the block has ended. The first use of sequences on a file blocks and raises as a write, to make their table.
+        """
+        if self._database is not None:
+            sequences.prepare(self._database)
+        return sequences.next_in_batch(self, name, key)
+
     def __len__(self) -> int:
         return len(self._calls)
 
@@ -56,6 +68,167 @@ class Database(_native.Database):
     All databases of one file in a process share one writer, whichever name they were opened under.
     """
 
+    def __init__(self, *_arguments: Any, **_options: Any) -> None:
+        self._schedules: list[schedule.Schedule] = []
+
+    def execute(
+        self,
+        sql: str,
+        parameters: Parameters | None = None,
+        /,
+        *,
+        durable: bool = False,
+        **options: Unpack[CallOptions],
+    ) -> _native.Result:
+        """Run one statement and return its :class:`Result`.
+
+        A read goes to a reader, never behind a writer. A write goes to the writer and is committed, as durably as the
+        database was opened, when this returns; with ``durable=True`` it is synced to disk. Blocks, without the GIL, up
+        to ``deadline`` seconds (default: that of the database; ``None``: without end; zero or less: runs only if
+        nothing is in its way).
+
+        Raises the standard library's exceptions: ``IntegrityError`` and its kin for what SQLite refuses,
+        :class:`WriteTimeout`, :class:`QueueFull`, :class:`CommitUncertain`, :class:`Closed`, :class:`ForkError`,
+        ``ProgrammingError``.
+        """
+        if best_effort.is_offering(self) and not self.reads(sql):
+            self.offer(sql, parameters)
+            return _native.Result()
+        return super().execute(sql, parameters, durable=durable, **options)
+
+    def executemany(
+        self,
+        sql: str,
+        rows: Iterable[Parameters | None],
+        /,
+        *,
+        durable: bool = False,
+        **options: Unpack[CallOptions],
+    ) -> _native.Result:
+        """Run one statement for every row of parameters, as one atomic job, and return its :class:`Result`.
+
+        Blocks and raises as :meth:`execute`; an error names the row (from 0) in ``position``.
+        """
+        if best_effort.is_offering(self):
+            self.offer_many(sql, rows)
+            return _native.Result()
+        return super().executemany(sql, rows, durable=durable, **options)
+
+    def best_effort(self) -> AbstractContextManager[None]:
+        """Make the writes of a block offers: they can be dropped, and never raise or wait for contention.
+
+        It holds for this thread or task and this database object. ``execute``, ``executemany``, ``aexecute`` and
+        ``aexecutemany`` then return an empty result (no rows, ``rowcount`` -1, ``lastrowid`` None) at once,
+        ``submit`` and ``submitmany`` a future that is done with one, and a ``batch`` gets empty results. What only
+        reads is run as always, with ``execute``. ``transaction``, ``next_id``, ``replace`` and ``prune`` do not change.
+        """
+        return best_effort.block(self)
+
+    def next_id(self, name: str, key: sequences.Key = None, /) -> int:
+        """Return the next number, from 1, of the sequence ``name``, or of its part ``key`` (one of SQLite's types).
+
+        Dense, never given twice, also across processes and crashes: durable as a write when this returns. To give a
+        row its number in one transaction, use :meth:`Batch.next_id` or ``next_id`` of a :meth:`transaction`; a number
+        taken here and then not used leaves a gap. Kept in the table ``writelane_sequences``. Blocks and raises as
+        :meth:`execute`.
+        """
+        return sequences.next_id(self, name, key)
+
+    def replace(
+        self,
+        table: str,
+        /,
+        *,
+        key: history.Row,
+        rows: Sequence[history.Row],
+        expected: Sequence[history.Row] | int | None = None,
+        **options: Unpack[CallOptions],
+    ) -> history.Replaced:
+        """Rewrite the rows of ``table`` that have ``key``, as far as the caller knew them, in one transaction.
+
+        ``rows``: the new rows, mappings of column to value; the columns of ``key`` may be left out.
+        ``expected``: what the caller had read and these rows take the place of. Rows as mappings, each of which must
+        still be there unchanged; or how many, the first ones in the order of the table's primary key. ``None``:
+        nothing is removed.
+
+        Rows that others appended meanwhile survive. A new row that is there already, equal in every column given, is
+        left as it is. Raises :class:`Conflict`, and writes nothing, if an expected row was changed or removed, or a
+        different row has a new row's place in a unique index. Blocks and raises as :meth:`transaction`.
+        """
+        return history.replace(self, table, key, rows, expected, **options)
+
+    def prune(
+        self,
+        table: str,
+        /,
+        *,
+        older_than: Mapping[str, Any] | None = None,
+        where: str | None = None,
+        parameters: Parameters = (),
+        chunk: int | None = None,
+        pause: float | None = None,
+        progress: Callable[[retention.Pruned], object] | None = None,
+        deadline: float | None = None,
+    ) -> retention.Pruned:
+        """Delete the rows of ``table`` that are older, in small chunks in the gaps between required work.
+
+        ``older_than``: columns and cutoffs; a row goes if each column is less than its cutoff, which must be of the
+        column's own type. NULL is older than nothing. ``where``, ``parameters``: a condition in SQL, instead or beside.
+        ``chunk``: the most rows deleted in one transaction; within it the number is fitted to a few milliseconds.
+        ``pause``: seconds between chunks; by default as long as the last one held the lock.
+        ``progress``: called with the :class:`Pruned` so far after each chunk. ``deadline``: seconds after which it
+        ends unfinished; ``None``: when all is done.
+
+        Blocks until then. It never delays required work by more than one chunk, nor lets the log grow: where a reader
+        keeps it from shrinking, it waits a minute and then ends unfinished, and says why. Foreign keys and triggers act
+        as the connection has them. Each chunk is durable on its own, so that a killed run is continued by calling
+        again. Raises ``OperationalError`` for a table or column that is not there, ``IntegrityError`` for a row that a
+        foreign key holds; ``pruned`` of the error says what was done before.
+        """
+        return retention.prune(
+            self,
+            table,
+            older_than=older_than,
+            where=where,
+            parameters=parameters,
+            chunk=chunk,
+            pause=pause,
+            progress=progress,
+            deadline=deadline,
+        )
+
+    def every(self, interval: schedule.Interval, name: str, job: Callable[..., object], /) -> schedule.Schedule:
+        """Run ``job`` once per interval over all processes that schedule this name on the file.
+
+        ``interval``: seconds, a text like ``"30m"`` or ``"1h30m"``, or a timedelta. ``job`` is called with the database
+        if it must have an argument, on a thread of ours, at once if the interval since its last run has passed.
+
+        It never overlaps itself. A run whose process was killed is taken over. An error is logged (logger
+        ``writelane.schedule``), kept, and the job tried again after 1, 2, 4 ... seconds, at most the interval. Kept in
+        the table ``writelane_jobs``; see :meth:`jobs`. Ends with the database object, the process, or ``cancel()``.
+
+        Blocks and raises as a write; ``ValueError`` for a name this object schedules already, or a bad interval.
+        """
+        if any(known.name == name and not known.join(0) for known in self._schedules):
+            raise ValueError(f"this database object schedules a job named {name!r} already")
+        scheduled = schedule.Schedule(self, name, schedule.seconds(interval), job)
+        scheduled.start()
+        self._schedules = [known for known in self._schedules if known.name != name] + [scheduled]
+        return scheduled
+
+    def jobs(self) -> list[schedule.JobStatus]:
+        """Return the last run, result and next run of every job scheduled on the file, by any process."""
+        return schedule.jobs(self)
+
+    def close(self) -> None:
+        """End the schedules, do what is queued and let the file go; the writer stops with the file's last database.
+
+        A scheduled job that runs is waited for, up to 5 seconds; ``prune`` in it ends at its next chunk. Closing twice
+        is no error.
+        """
+        schedule.stop(self._schedules)
+        super().close()
+
     def submit(
         self, sql: str, parameters: Parameters = (), /, *, durable: bool = False, **options: Unpack[CallOptions]
     ) -> WriteFuture:
@@ -64,6 +237,9 @@ class Database(_native.Database):
         Raises :class:`~writelane.QueueFull` if it stays full, and what cannot be a job at once; everything else is
         raised by the future's ``result()``.
         """
+        if best_effort.is_offering(self) and not self.reads(sql):
+            self.offer(sql, parameters)
+            return OfferedFuture()
         return WriteFuture(self.queue_one(sql, parameters, durable=durable, **options))
 
     def submitmany(
@@ -76,6 +252,9 @@ class Database(_native.Database):
         **options: Unpack[CallOptions],
     ) -> WriteFuture:
         """Queue one statement for every row of parameters as one atomic job, and return its future."""
+        if best_effort.is_offering(self):
+            self.offer_many(sql, rows)
+            return OfferedFuture()
         return WriteFuture(self.queue_many(sql, rows, durable=durable, **options))
 
     async def aexecute(
@@ -86,6 +265,9 @@ class Database(_native.Database):
         A read is run by the writer in turn. A full queue is awaited up to the deadline. Cancelling the task cancels
         a write that has not started.
         """
+        if best_effort.is_offering(self) and not self.reads(sql):
+            self.offer(sql, parameters)
+            return _native.Result()
         ticket = self.queue_one(sql, parameters, durable=durable, wait=False, **options)
         result: _native.Result = await aio.answer(ticket)
         return result
@@ -100,6 +282,9 @@ class Database(_native.Database):
         **options: Unpack[CallOptions],
     ) -> _native.Result:
         """Run one statement for every row of parameters, as one atomic job, from a coroutine."""
+        if best_effort.is_offering(self):
+            self.offer_many(sql, rows)
+            return _native.Result()
         ticket = self.queue_many(sql, rows, durable=durable, wait=False, **options)
         result: _native.Result = await aio.answer(ticket)
         return result
@@ -110,9 +295,14 @@ class Database(_native.Database):
 
         Blocks and raises, at the end of the block, as :meth:`execute`.
         """
-        batch = Batch()
+        batch = Batch(self)
         yield batch
-        if batch._calls:
+        if not batch._calls:
+            return
+        if best_effort.is_offering(self):
+            self.offer_batch(batch._calls)
+            batch.results = [_native.Result() for _ in batch._calls]
+        else:
             batch.results = self.run_batch(batch._calls, durable=durable, **options)
 
     @contextmanager
@@ -203,6 +393,7 @@ def open(
     access: str = "shared",
     readonly: bool = False,
     readers: int = 8,
+    migrations: Sequence[Migration] | None = None,
 ) -> Database:
     """Open a database, creating the file where it is missing.
 
@@ -216,16 +407,20 @@ def open(
     ``access``: ``"exclusive"`` makes this process the file's one owner.
     ``readonly``: open to read only; the file must exist.
     ``readers``: the most connections that read at once.
+    ``migrations``: the steps of the schema, SQL texts or callables that get the open transaction. Those the file has
+    not had (``PRAGMA user_version`` counts them) are applied, each in a transaction of its own, by one of all processes
+    that start at once; the others wait, however long that takes.
 
     The first open of a file in a process decides its queue. Blocks, up to the deadline, only where another process
     holds the file exclusively.
 
     Raises ``OperationalError`` for what cannot be opened, :class:`~writelane.UnsafeFilesystem` for a network
     filesystem, :class:`~writelane.OwnedElsewhere`, ``DatabaseError`` for a file that is no sound database,
-    ``ValueError`` for an unknown option.
+    ``ValueError`` for an unknown option, :class:`~writelane.MigrationFailed` for a migration that was rolled back,
+    :class:`~writelane.NewerSchema` for a file that has had more migrations than there are.
     """
     override = os.environ.get(JOURNAL_VARIABLE)
-    return Database(
+    database = Database(
         path,
         durability=durability,
         deadline=deadline,
@@ -237,3 +432,10 @@ def open(
         readers=readers,
         trust_filesystem=override not in (None, "", "auto", "delete"),
     )
+    if migrations is not None:
+        try:
+            migrate(database, migrations)
+        except BaseException:
+            database.close()
+            raise
+    return database

@@ -6,7 +6,8 @@ untouched code goes on working; our own derive from them.
 Exceptions raised by a :class:`writelane.Database` carry, beside ``sqlite_errorcode`` and ``sqlite_errorname``:
 ``waited`` (a mapping of ``queue``, ``lock``, ``run`` and ``commit`` to seconds), ``retries``, ``holder`` (who held the
 lock, a mapping with ``pid``, ``command``, ``statement``, ``seconds`` and ``stopped``, or ``None``), ``statement`` (the
-SQL text, without parameters) and ``position`` (which call of a batch or row of many, from 0).
+SQL text, without parameters) and ``position`` (which call of a batch or row of many, from 0). Those of a constraint
+say ``table`` and ``columns`` too (a tuple of names; empty for CHECK and foreign keys), and never a value.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ from sqlite3 import (
     ProgrammingError,
     Warning,
 )
+from typing import TypeVar
 
 __all__ = [
     "Closed",
     "CommitUncertain",
+    "Conflict",
     "DataError",
     "DatabaseError",
     "Error",
@@ -35,6 +38,8 @@ __all__ = [
     "IntegrityError",
     "InterfaceError",
     "InternalError",
+    "MigrationFailed",
+    "NewerSchema",
     "NotSupportedError",
     "OperationalError",
     "OwnedElsewhere",
@@ -74,9 +79,36 @@ class Poisoned(InternalError):
     """The writer thread died; a write under way may or may not be committed."""
 
 
+class Conflict(IntegrityError):
+    """The rows to be rewritten are not as expected; nothing was written. ``table`` and ``columns`` say where."""
+
+    table: str
+    columns: tuple[str, ...]
+
+
+class MigrationFailed(OperationalError):
+    """A migration failed and was rolled back; ``step`` says which, from 1, and ``__cause__`` why."""
+
+    step: int
+
+
+class NewerSchema(OperationalError):
+    """The file has had more migrations than the program knows."""
+
+
 class UnsafeFilesystem(OperationalError):
     """The file lies where SQLite's locks or its shared memory cannot be trusted."""
 
 
 class OwnedElsewhere(OperationalError):
     """Another process owns the file exclusively."""
+
+
+_Raised = TypeVar("_Raised", bound=Error)
+
+
+def with_code(error: _Raised, code: int, name: str) -> _Raised:
+    """Give an error of ours the result code that it stands for. (Only Python 3.11 knows these attributes.)"""
+    error.sqlite_errorcode = code  # type: ignore[attr-defined]
+    error.sqlite_errorname = name  # type: ignore[attr-defined]
+    return error

@@ -107,6 +107,31 @@ class WriteFuture(Future):
         return f"<WriteFuture at {id(self):#x} {self._ticket.state}>"
 
 
+class _Offered:
+    """The ticket of an offer: it was answered at once, with nothing."""
+
+    state = "answered"
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return True
+
+    def result(self) -> _native.Result:
+        return _native.Result()
+
+    def cancel(self) -> bool:
+        return False
+
+
+class OfferedFuture(WriteFuture):
+    """The future of a write that was submitted in a best-effort block: done at once, with an empty result."""
+
+    def __init__(self) -> None:
+        concurrent.futures.Future.__init__(self)
+        self._ticket = _Offered()  # type: ignore[assignment]
+        self._watched = True
+        self.set_result(_native.Result())
+
+
 class _Collector:
     """The thread that calls back."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from writelane import _native
-from writelane.errors import Conflict, IntegrityError
+from writelane.errors import Conflict, IntegrityError, with_code
 from writelane.tables import Table, quoted
 
 __all__ = ["Replaced", "Row", "replace"]
@@ -48,7 +48,8 @@ class _Rewrite:
         """Return the first ``count`` rows of the key, in the order of the table's own key."""
         identity = self._table.identity
         order = ", ".join(identity)
-        sql = f"SELECT {', '.join(map(quoted, self._table.columns))} FROM {self._table.quoted} WHERE {_matches(self._key)}"
+        columns = ", ".join(map(quoted, self._table.columns))
+        sql = f"SELECT {columns} FROM {self._table.quoted} WHERE {_matches(self._key)}"
         result = self._run(f"{sql} ORDER BY {order} LIMIT ?", (*self._key.values(), count))
         if len(result.rows) < count:
             raise self._conflict(f"{count} rows were expected and {len(result.rows)} are there: others removed some")
@@ -79,8 +80,8 @@ class _Rewrite:
                 raise
             if self.has(row):
                 return False
-            columns = tuple(getattr(error, "columns", ()))
-            raise self._conflict("a different row has the place of one of the new rows", columns) from error
+            unique: tuple[str, ...] = getattr(error, "columns", ())
+            raise self._conflict("a different row has the place of one of the new rows", unique) from error
         return True
 
     def _conflict(self, what: str, columns: tuple[str, ...] = ()) -> Conflict:
@@ -91,9 +92,7 @@ class _Rewrite:
         )
         conflict.table = self._table.name
         conflict.columns = columns
-        conflict.sqlite_errorcode = 19
-        conflict.sqlite_errorname = "SQLITE_CONSTRAINT"
-        return conflict
+        return with_code(conflict, 19, "SQLITE_CONSTRAINT")
 
 
 def _completed(rows: Sequence[Row], key: Row, table: Table, what: str) -> list[dict[str, Any]]:
@@ -119,7 +118,7 @@ def replace(
     key: Row,
     rows: Sequence[Row],
     expected: Sequence[Row] | int | None,
-    deadline: dict[str, float | None],
+    **options: Any,
 ) -> Replaced:
     """Do the work of :meth:`writelane.Database.replace`."""
     found = Table.find(database, table)
@@ -131,7 +130,7 @@ def replace(
         expected = _completed(expected, key, found, "expected")
     elif isinstance(expected, int) and expected < 0:
         raise ValueError("expected must not be negative")
-    transaction = database.begin(f"replace in {found.name}", **deadline)
+    transaction = database.begin(f"replace in {found.name}", **options)
     try:
         rewrite = _Rewrite(transaction, found, {found.spelling(column): value for column, value in key.items()})
         old: list[dict[str, Any]] = (

@@ -53,8 +53,8 @@ def _version(run: Callable[[str], _native.Result]) -> int:
 def _refuse_newer(database: _native.Database, version: int, known: int) -> None:
     if version > known:
         raise NewerSchema(
-            f"{database.path} is at schema version {version}, and this program knows {known}: it was written by a newer "
-            "version of the program; update the program, nothing was changed"
+            f"{database.path} is at schema version {version}, and this program knows {known}: it was written by a "
+            "newer version of the program; update the program, nothing was changed"
         )
 
 

@@ -64,7 +64,11 @@ class _Condition:
     """Which rows are meant, as SQL with parameters of one style."""
 
     def __init__(
-        self, table: Table, older_than: Mapping[str, Any], where: str | None, parameters: Sequence[Any] | Mapping[str, Any]
+        self,
+        table: Table,
+        older_than: Mapping[str, Any],
+        where: str | None,
+        parameters: Sequence[Any] | Mapping[str, Any],
     ) -> None:
         if not older_than and where is None:
             raise ValueError('say which rows: older_than={"column": cutoff} or where="..." ("1" for all of them)')
@@ -135,7 +139,9 @@ class _Finder:
             condition += f" AND ({self._columns}) > ({', '.join(marks)})"
         else:
             limit = self._condition.marks(values, "writelane_more")[0]
-        sql = f"SELECT {self._columns} FROM {self._table.quoted} WHERE {condition} ORDER BY {self._columns} LIMIT {limit}"
+        sql = (
+            f"SELECT {self._columns} FROM {self._table.quoted} WHERE {condition} ORDER BY {self._columns} LIMIT {limit}"
+        )
         keys = self._read(sql, self._condition.with_values("writelane_more", values))
         if keys:
             self._after = keys[-1]
@@ -192,7 +198,7 @@ class _Run:
                 self._log_size = size
                 return None
             if time.monotonic() >= patience:
-                return f"the log has {log} pages and cannot shrink, since a reader holds an old snapshot: see its processes"
+                return f"the log has {log} pages and cannot shrink, since a reader holds an old snapshot"
             if self._stop.wait(SLICE):
                 return self._stop.reason()
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from writelane import _native
-from writelane.errors import OperationalError
+from writelane.errors import OperationalError, with_code
 
 __all__ = ["Table", "quoted"]
 
@@ -71,7 +71,4 @@ class Table:
 
 
 def _error(message: str) -> OperationalError:
-    error = OperationalError(message)
-    error.sqlite_errorcode = 1
-    error.sqlite_errorname = "SQLITE_ERROR"
-    return error
+    return with_code(OperationalError(message), 1, "SQLITE_ERROR")

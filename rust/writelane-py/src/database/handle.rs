@@ -269,7 +269,8 @@ impl Database {
     ///
     /// Never waits and never raises for contention, a full queue or what SQLite will say of it. Newer offers push out
     /// older ones when their share of the queue is full; ``coalesce`` replaces an offer of the same key that has not
-    /// run. Drops are counted in the telemetry.
+    /// run. Every drop is counted in the telemetry, by statement and reason. Raises for what is wrong whatever the state
+    /// of the file: a closed database or a parent's, a type that cannot be stored, a statement that cannot be a job.
     #[pyo3(signature = (sql, parameters=None, /, *, coalesce=None))]
     fn offer(
         &self,
@@ -307,6 +308,7 @@ impl Database {
     }
 
     /// Say whether a statement only reads, so that `execute` runs it on a reader.
+    #[pyo3(signature = (sql, /))]
     fn reads(&self, py: Python<'_>, sql: &str) -> PyResult<bool> {
         detach(py, || self.inner.reads(sql)).map_err(|failure| raise(py, &failure))
     }
