@@ -172,8 +172,8 @@ class Database(_native.Database):
     ) -> retention.Pruned:
         """Delete the rows of ``table`` that are older, in small chunks in the gaps between required work.
 
-        ``older_than``: columns and cutoffs; a row goes if each column is less than its cutoff, which must be of the
-        column's own type. NULL is older than nothing. ``where``, ``parameters``: a condition in SQL, instead or beside.
+        ``older_than``: columns and cutoffs; a row goes if each column is less than its cutoff. NULL is older than
+        nothing, a number not older than a text. ``where``, ``parameters``: a condition in SQL, instead or beside.
         ``chunk``: the most rows deleted in one transaction; within it the number is fitted to a few milliseconds.
         ``pause``: seconds between chunks; by default as long as the last one held the lock.
         ``progress``: called with the :class:`Pruned` so far after each chunk. ``deadline``: seconds after which it

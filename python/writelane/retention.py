@@ -19,7 +19,7 @@ from writelane.errors import Error, OperationalError
 from writelane.stopping import Stop
 from writelane.tables import Table, quoted
 
-__all__ = ["Pruned", "prune"]
+__all__ = ["Pruned", "count", "prune"]
 
 #: How long a chunk should hold the lock, in seconds: less than anybody notices.
 HOLD = 0.004
@@ -86,6 +86,9 @@ class _Condition:
                 raise ValueError(f"the cutoff of column {column!r} is None: nothing is older than NULL")
             name = quoted(table.spelling(column))
             terms.append(f"{name} < {self._mark(f'writelane_cutoff_{position}', cutoff)}")
+            if not isinstance(cutoff, (int, float)):
+                # To SQLite every number is less than any text: a date as text would empty a column of numbers.
+                terms.append(f"typeof({name}) = typeof({self._mark(f'writelane_kind_{position}', cutoff)})")
         self.sql = " AND ".join(terms)
 
     def _mark(self, name: str, value: Any) -> str:
@@ -203,9 +206,9 @@ class _Run:
                 return self._stop.reason()
 
 
-def _fitted(rows: int, held: float, most: int) -> int:
+def _fitted(rows: int, seconds: float, most: int) -> int:
     """Return how many rows to delete next, so that they take about `HOLD`."""
-    wanted = int(rows * HOLD / max(held, 1e-6))
+    wanted = int(rows * HOLD / max(seconds, 1e-6))
     return max(1, min(wanted, rows * 2, most))
 
 
@@ -216,13 +219,30 @@ def _chunks(run: _Run, finder: _Finder, most: int) -> Iterator[tuple[int, float]
         result = run.delete(keys)
         if result is None:
             return
-        held = result.waited["run"] + result.waited["commit"]
+        ran = result.waited["run"]
+        held = ran + result.waited["commit"]
         if result.rowcount <= 0 and not finder.walks:
             # A trigger keeps these rows, or others were quicker; a walk comes to an end all the same.
             finder.walks = True
-        # Fewer rows than asked for say nothing about more.
-        size = _fitted(len(keys), held, most) if len(keys) == size or held > HOLD else size
+        # By what the rows cost, and not the commit: a disk that syncs slowly would have ever smaller chunks synced.
+        size = _fitted(len(keys), ran, most)
         yield max(result.rowcount, 0), held
+
+
+def count(
+    database: _native.Database,
+    table: str,
+    *,
+    older_than: Mapping[str, Any] | None,
+    where: str | None,
+    parameters: Sequence[Any] | Mapping[str, Any],
+) -> int:
+    """Count the rows that :func:`prune` would delete."""
+    found = Table.find(database, table)
+    condition = _Condition(found, older_than or {}, where, parameters)
+    sql = f"SELECT count(*) FROM {found.quoted} WHERE {condition.sql}"
+    rows: int = _native.Database.execute(database, sql, condition.with_values("", ())).rows[0][0]
+    return rows
 
 
 def prune(

@@ -23,7 +23,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from writelane import _native
-from writelane.errors import Closed, ForkError, OperationalError
+from writelane.errors import Closed, ForkError
 from writelane.stopping import stopping
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ Interval: TypeAlias = str | float | timedelta
 #: How long a claim is good without being renewed, in seconds; renewed three times as often.
 LEASE = 30.0
 #: The longest between two looks at the table, in seconds: by then another process may have died.
-LOOK = 5.0
+LOOK = 2.0
 #: After a first failure a job is tried again after this many seconds, after each further one twice as long.
 RETRY_FIRST = 1.0
 #: How long the end of a running job is waited for when its database is closed, in seconds.
@@ -124,12 +124,10 @@ class JobStatus:
 
 def jobs(database: _native.Database) -> list[JobStatus]:
     """Return the status of every job that was ever scheduled on the file, by name."""
-    try:
-        rows = _native.Database.execute(database, f"{_STATUS} ORDER BY name", deadline=DEADLINE).rows
-    except OperationalError as error:
-        if "no such table: writelane_jobs" in str(error):
-            return []
-        raise
+    known = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'writelane_jobs'"
+    if not _native.Database.execute(database, known, deadline=DEADLINE).rows:
+        return []
+    rows = _native.Database.execute(database, f"{_STATUS} ORDER BY name", deadline=DEADLINE).rows
     now = time.time()
     names = [field.name for field in fields(JobStatus)][:-1]
     return [JobStatus(**dict(zip(names, row, strict=False)), running=_running(row[9], row[10], now)) for row in rows]

@@ -25,6 +25,8 @@ VERBS: dict[str, str] = {
     "backup": "copy a database consistently while it is being written",
     "check": "check a database: integrity, indexes against tables, foreign keys",
     "doctor": "say what is the matter with a database and what surrounds it",
+    "jobs": "list the jobs scheduled on a database: last run, result, next run",
+    "prune": "delete old rows in small chunks, in the gaps between other work",
     "repair": "make a sound database of what can be read of a damaged one",
     "stress": "replay a fleet of agents against one database, beside plain sqlite3 with --compare",
 }

@@ -536,6 +536,11 @@ impl Drop for Database {
 /// wait for it.
 fn answer_displaced(shared: &Shared, old: impl IntoIterator<Item = Box<Job>>, coalesce: Option<&str>) {
     for job in old {
+        // A mark of `flush` is nobody's work.
+        if job.work.label().is_empty() {
+            answer_one(&job, Err(Box::new(Error::Cancelled.into())));
+            continue;
+        }
         let replaced = coalesce.is_some() && job.coalesce.as_deref() == coalesce;
         shared.telemetry().dropped(job.work.label(), if replaced { "coalesced" } else { "displaced" });
         answer_one(&job, Err(Box::new(Error::Cancelled.into())));
