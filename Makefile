@@ -25,7 +25,8 @@ demo: build
 # The long form of what tests/test_stress.py shows in short.
 soak: build
 	$(BIN)/writelane stress --processes 9 --turns 60 --size 330 --hold 7 --holds 2
-	WRITELANE_SOAK=1 $(BIN)/python -m pytest tests/test_repair.py tests/test_backup.py
+	WRITELANE_SOAK=1 $(BIN)/python -m pytest tests/test_repair.py tests/test_backup.py tests/test_retention.py \
+	  tests/test_sequences.py tests/test_migrations.py
 
 # The whole suite: the core's tests, then the installed package under pytest.
 test: build
