@@ -59,11 +59,14 @@ _REGISTER = (
     "INSERT INTO writelane_jobs(name, every, next_run) VALUES (:name, :every, 0) "
     "ON CONFLICT (name) DO UPDATE SET every = excluded.every WHERE every <> excluded.every"
 )
-# A next run or a lease further away than it can be was written before the clock was set back.
+# The time is that of the transaction: one that was read before it may be older than the last run. A next run or a
+# lease much further away than it can be was written before the clock was set back.
 _CLAIM = (
-    "UPDATE writelane_jobs SET owner = :owner, lease_until = :now + :lease, last_start = :now WHERE name = :name AND "
-    "CASE WHEN owner IS NULL THEN next_run <= :now OR next_run > :now + every "
-    "ELSE owner = :dead OR lease_until <= :now OR lease_until > :now + :lease END"
+    "UPDATE writelane_jobs SET owner = :owner, lease_until = unixepoch('subsec') + :lease, "
+    "last_start = unixepoch('subsec') WHERE name = :name AND CASE WHEN owner IS NULL "
+    "THEN next_run <= unixepoch('subsec') OR next_run > unixepoch('subsec') + every + :lease "
+    "ELSE owner = :dead OR lease_until <= unixepoch('subsec') OR lease_until > unixepoch('subsec') + 2 * :lease END "
+    "RETURNING last_start"
 )
 _RENEW = "UPDATE writelane_jobs SET lease_until = :now + :lease WHERE name = :name AND owner = :owner"
 _DONE = (
@@ -188,6 +191,7 @@ class Schedule:
         self._database = database
         self._job = job
         self._wants_database = _wants_argument(job)
+        self._pid = os.getpid()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"wl-every-{name}"[:15], daemon=True)
 
@@ -204,7 +208,9 @@ class Schedule:
 
     def cancel(self) -> None:
         """Take part no more. A run of the job that has begun goes on to its end. Never blocks."""
-        self._stop.set()
+        # In a forked child the thread is not there, and the event's lock may be held for ever.
+        if self._pid == os.getpid():
+            self._stop.set()
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until the thread has ended, and say whether it has."""
@@ -239,26 +245,30 @@ class Schedule:
         every, next_run, owner, lease_until = rows[0]
         now = time.time()
         dead = owner if owner is not None and _is_dead(owner) else None
-        if owner is None and now < next_run <= now + every:
+        if owner is None and now < next_run <= now + every + LEASE:
             return float(min(next_run - now, LOOK))
-        if owner is not None and dead is None and now < lease_until <= now + LEASE:
+        if owner is not None and dead is None and now < lease_until <= now + 2 * LEASE:
             return float(min(lease_until - now, every, LOOK))
         mine = _new_owner()
-        claimed = self._write(_CLAIM, name=self.name, owner=mine, now=now, lease=LEASE, dead=dead)
+        parameters = {"name": self.name, "owner": mine, "lease": LEASE, "dead": dead}
+        claimed = _native.Database.execute(self._database, _CLAIM, parameters, deadline=DEADLINE).rows
         if claimed:
-            self._run_claimed(mine, now)
-        return 0.0
+            self._run_claimed(mine, claimed[0][0])
+            return 0.0
+        # Somebody was quicker.
+        return 0.001
 
     def _run_claimed(self, owner: str, started: float) -> None:
         done = threading.Event()
         renewer = threading.Thread(target=self._renew, args=(owner, done), name="wl-lease", daemon=True)
         renewer.start()
         token = stopping.set(self._stop)
-        failure: Exception | None = None
+        failure: BaseException | None = None
         result: object = None
         try:
             result = self._job(self._database) if self._wants_database else self._job()
-        except Exception as error:
+        except BaseException as error:
+            # Also an exit: it is the job's own, and neither the thread's nor the interpreter's.
             failure = error
         finally:
             stopping.reset(token)
@@ -316,6 +326,7 @@ _running_schedules: weakref.WeakSet[Schedule] = weakref.WeakSet()
 
 def stop(schedules: list[Schedule], timeout: float = CLOSE_WAIT) -> None:
     """End schedules: none begins a run any more, and those that run are waited for, up to ``timeout`` seconds."""
+    schedules = [schedule for schedule in schedules if schedule._pid == os.getpid()]
     for schedule in schedules:
         schedule.cancel()
     until = time.monotonic() + timeout

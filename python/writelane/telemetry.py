@@ -27,8 +27,9 @@ class Telemetry:
     @property
     def statements(self) -> list[dict[str, Any]]:
         """By SQL text, the one that waited longest first: ``sql``, ``count``, ``errors`` by code name, ``retries``,
-        ``queue_wait``, ``lock_wait``, ``run``, ``commit`` (each ``{count, sum, max, p50, p90, p99, p999}``) and
-        ``held_by`` (a list of ``{pid, command, statement, seconds}``)."""
+        ``queue_wait``, ``lock_wait``, ``run``, ``commit`` (each ``{count, sum, max, p50, p90, p99, p999}``),
+        ``dropped`` (best-effort jobs that came to nothing, by reason) and ``held_by`` (a list of ``{pid, command,
+        statement, seconds}``)."""
         return copy.deepcopy(self._statements)
 
     @property
