@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from fuse_mount import unmount
 from writelane._native import judge_filesystem
 
 LIBC = ctypes.CDLL(None, use_errno=True)
-MS_BIND, MNT_DETACH = 4096, 2
-SERVER = Path(__file__).with_name("fuse_server.py")
+MS_BIND = 4096
 
 Mount = Callable[..., tuple[Path, Path]]
 
@@ -26,40 +25,6 @@ def mount_by_kernel(source: Path | str, target: Path, kind: str, flags: int = 0,
     done = LIBC.mount(os.fsencode(source), os.fsencode(target), kind.encode(), flags, options.encode() or None)
     if done != 0:
         pytest.skip(f"this machine does not let us mount {kind}: {os.strerror(ctypes.get_errno())}")
-
-
-def unmount(target: Path) -> None:
-    LIBC.umount2(os.fsencode(target), MNT_DETACH)
-
-
-@pytest.fixture
-def fuse(tmp_path: Path) -> Iterator[Mount]:
-    """Mount a FUSE filesystem of a subtype; return the mount point and the folder behind it."""
-    if not os.path.exists("/dev/fuse"):
-        pytest.skip("no /dev/fuse here: real FUSE mounts are not tested")
-    if os.geteuid() != 0:
-        pytest.skip("only root may mount: real FUSE mounts are not tested")
-    with contextlib.ExitStack() as stack:
-
-        def mount(subtype: str, source: str = "somewhere") -> tuple[Path, Path]:
-            number = len(list(tmp_path.glob("mount*")))
-            folder, point = tmp_path / f"behind{number}", tmp_path / f"mount{number}"
-            folder.mkdir()
-            point.mkdir()
-            server = subprocess.Popen(
-                [sys.executable, str(SERVER), subtype, source, str(folder), str(point)],
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            stack.callback(server.communicate)
-            stack.callback(unmount, point)
-            assert server.stdout is not None
-            answer = server.stdout.readline().strip()
-            if answer != "mounted":
-                pytest.skip(f"this machine does not let us mount FUSE: {answer}")
-            return point, folder
-
-        yield mount
 
 
 UNSAFE = ["sshfs", "s3fs", "glusterfs", "neverheardof", "-"]

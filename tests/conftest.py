@@ -1,0 +1,27 @@
+"""What several tests share."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fuse_mount import mounted
+
+
+@pytest.fixture
+def fuse(tmp_path: Path) -> Iterator[Callable[..., tuple[Path, Path]]]:
+    """Mount a FUSE filesystem of a subtype; return the mount point and the folder behind it."""
+    with contextlib.ExitStack() as stack:
+
+        def mount(subtype: str, source: str = "somewhere") -> tuple[Path, Path]:
+            number = len(list(tmp_path.glob("mount*")))
+            folder, point = tmp_path / f"behind{number}", tmp_path / f"mount{number}"
+            folder.mkdir()
+            point.mkdir()
+            stack.enter_context(mounted(subtype, source, folder, point))
+            return point, folder
+
+        yield mount
