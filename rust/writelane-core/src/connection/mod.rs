@@ -237,13 +237,17 @@ impl Connection {
     }
 
     /// After a call: note what others ask for, and give the lane up where nothing is left to write.
-    fn settle(&self, state: &State, handle: &Handle) {
+    fn settle(&self, state: &State, handle: &Arc<Handle>) {
         let open = !handle.autocommit() || state.lost.borrow().is_some();
         self.in_transaction.store(open, Ordering::Relaxed);
         self.total_changes.store(handle.total_changes(), Ordering::Relaxed);
         if self.lane.is_some() && self.waits.has_turn() && !handle.writes_main() {
-            if let Some(checkpointer) = &self.checkpointer {
-                checkpointer.tend(handle, 0);
+            if let Some(checkpointer) = self.checkpointer.as_ref().filter(|checkpointer| checkpointer.note_commit()) {
+                // A cut holds SQLite's write lock while it asks the busy handler about readers, and ours would wait for
+                // that very lock: whoever tends the log does not wait.
+                drop(state.busy.take());
+                checkpointer.act(handle, 0);
+                *state.busy.borrow_mut() = Some(install_busy(handle, &self.waits));
             }
             self.waits.give_up_turn();
         }

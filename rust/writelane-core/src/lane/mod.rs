@@ -220,8 +220,8 @@ impl Drop for Lane {
 impl Turn {
     /// After SQLite said BUSY: wait until its write lock may be free, in the kernel and not by polling.
     ///
-    /// Comes back also when only the place between processes was waited for: try again, and call again if it is still
-    /// busy. A database with a rollback journal is asked about every millisecond.
+    /// Comes back also when only the place between processes was waited for, and after 50 ms in any case: try again,
+    /// and call again if it is still busy. A database with a rollback journal is asked about every millisecond.
     ///
     /// # Errors
     /// Why the wait ended. The turn goes on.

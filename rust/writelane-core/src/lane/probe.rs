@@ -54,7 +54,11 @@ impl Drop for Kept {
 }
 
 impl Prober {
-    /// Wait until the write lock is free, or for one pause where that cannot be waited for.
+    /// Wait until the write lock is free, for one slice at most, or for one pause where that cannot be waited for.
+    ///
+    /// For one slice only, since the lock may be one that the caller's own handle holds (a checkpoint that truncates
+    /// asks its busy handler about readers): then the wait could not end before the caller goes on. The thread stays
+    /// in the kernel's queue meanwhile.
     pub fn wait(lane: &Arc<Lane>, dice: u64, patience: &Patience<'_>) -> Result<Kept, GaveUp> {
         let prober = &lane.prober;
         if file::identity(&lane.shared_memory()).is_none() {
@@ -74,27 +78,20 @@ impl Prober {
             prober.called.notify_one();
             rounds.finished + 1
         };
-        let result = loop {
-            let slice = match patience.next_slice() {
-                Ok(slice) => slice,
-                Err(gave_up) => break Err(gave_up),
-            };
-            let rounds = lock(&prober.rounds);
-            let (rounds, _) = prober
-                .done
-                .wait_timeout_while(rounds, slice, |rounds| rounds.finished < goal)
-                .unwrap_or_else(PoisonError::into_inner);
-            if rounds.finished >= goal {
-                break Ok(rounds.failed);
-            }
-        };
-        let kept = {
+        let slice = patience.next_slice();
+        let (failed, kept) = {
             let mut rounds = lock(&prober.rounds);
+            if let Ok(slice) = slice {
+                let waiting = |rounds: &mut Rounds| rounds.finished < goal;
+                let waited = prober.done.wait_timeout_while(rounds, slice, waiting);
+                rounds = waited.unwrap_or_else(PoisonError::into_inner).0;
+            }
             rounds.callers -= 1;
             prober.taken.notify_one();
-            Kept(rounds.kept.take())
+            (rounds.finished >= goal && rounds.failed, Kept(rounds.kept.take()))
         };
-        if result? { pause(dice, patience) } else { Ok(kept) }
+        slice?;
+        if failed { pause(dice, patience) } else { Ok(kept) }
     }
 }
 
