@@ -550,6 +550,12 @@ def uuid7() -> str:
 def close_all(seconds: float) -> None:
     """Stop every writer of this process, doing what is queued within `seconds`. For the exit of the interpreter."""
 
+def announce_exit() -> None:
+    """Say that the databases of this process are being closed because it exits."""
+
+def stay_awake() -> None:
+    """Let this thread of ours see errors also during the exit, which waits for it."""
+
 def begin_exit() -> None:
     """From now on no other thread comes back to the interpreter; those on their way are waited for."""
 

@@ -20,6 +20,7 @@ def _exit() -> None:
     if os.getpid() != _pid:
         # A forked child has no work of its parent's; what it opened itself is drained all the same.
         _native.cancel_exit()
+    _native.announce_exit()
     _native.close_all(DRAIN_SECONDS)
     stop_collector()
     _native.begin_exit()

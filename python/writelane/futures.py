@@ -150,6 +150,7 @@ class _Collector:
         ticket.notify(self._completions, token)
 
     def _run(self) -> None:
+        _native.stay_awake()
         while not self._stopping:
             select.select([self._completions], [], [])
             for token in self._completions.drain():

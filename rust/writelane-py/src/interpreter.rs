@@ -5,10 +5,12 @@
 //! do not come back: they sleep until the process ends, as 3.14 itself has them do.
 
 use pyo3::prelude::*;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+/// The databases are being closed for the exit.
+static CLOSING: AtomicBool = AtomicBool::new(false);
 static EXITING: AtomicBool = AtomicBool::new(false);
 /// Threads that have passed the gate and may still wait for the interpreter.
 static RETURNING: AtomicUsize = AtomicUsize::new(0);
@@ -17,6 +19,7 @@ static RETURNING: AtomicUsize = AtomicUsize::new(0);
 const RETURN_MAX: Duration = Duration::from_secs(2);
 
 thread_local! {
+    static EXEMPT: Cell<bool> = const { Cell::new(false) };
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
 }
 
@@ -40,6 +43,30 @@ fn pass_gate() {
             std::thread::park();
         }
     }
+}
+
+/// During the exit, keep a daemon thread from raising that its database was closed: nobody could act on it, and the
+/// traceback would be all that the program's last words are. The thread sleeps until the process ends.
+pub fn rest_if_exiting(py: Python<'_>) {
+    if CLOSING.load(Ordering::Acquire) && !is_main_thread() && !EXEMPT.get() {
+        py.detach(|| {
+            loop {
+                std::thread::park();
+            }
+        });
+    }
+}
+
+/// Say that the databases of this process are being closed because it exits.
+#[pyfunction]
+pub fn announce_exit() {
+    CLOSING.store(true, Ordering::Release);
+}
+
+/// Let this thread of ours see errors also during the exit, which waits for it.
+#[pyfunction]
+pub fn stay_awake() {
+    EXEMPT.set(true);
 }
 
 /// Say whether a signal handler raised, which [`raised`] then returns. Asked by a thread that waits, detached.
@@ -84,6 +111,7 @@ pub fn begin_exit(py: Python<'_>) {
 /// Undo [`begin_exit`] in a child that was forked during the exit of its parent.
 #[pyfunction]
 pub fn cancel_exit() {
+    CLOSING.store(false, Ordering::Release);
     EXITING.store(false, Ordering::Release);
     RETURNING.store(0, Ordering::Release);
 }

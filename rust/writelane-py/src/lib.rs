@@ -23,6 +23,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     database::register(module)?;
     filesystem::register(module)?;
     module.add_function(wrap_pyfunction!(uuid7, module)?)?;
+    module.add_function(wrap_pyfunction!(interpreter::announce_exit, module)?)?;
+    module.add_function(wrap_pyfunction!(interpreter::stay_awake, module)?)?;
     module.add_function(wrap_pyfunction!(interpreter::begin_exit, module)?)?;
     module.add_function(wrap_pyfunction!(interpreter::cancel_exit, module)?)?;
     recovery::register(module)?;

@@ -48,6 +48,9 @@ pub fn raise(py: Python<'_>, failure: &Failure) -> PyErr {
             Ok(()) => pyo3::exceptions::PyKeyboardInterrupt::new_err(()),
         };
     }
+    if failure.error == Error::Closed {
+        crate::interpreter::rest_if_exiting(py);
+    }
     let mut message = failure.error.to_string();
     if let Some(position) = failure.position {
         message.push_str(&format!(" (in call {position} of the batch)"));
