@@ -98,7 +98,8 @@ impl Connection {
         check_length(&handle, sql)?;
         let kind = kind(sql);
         let text: &[u8] = if kind == Kind::BareBegin && self.promotes_begin() { b"BEGIN IMMEDIATE" } else { sql };
-        let kept = state.cache.borrow_mut().take(text);
+        // What acts while it is prepared is prepared each time.
+        let kept = if kind == Kind::BusyTimeout { None } else { state.cache.borrow_mut().take(text) };
         let statement = match kept {
             Some(statement) => Some(statement),
             None => {
@@ -117,14 +118,31 @@ impl Connection {
         Ok(Prepared { statement, sql: text.into(), kind, changes_rows })
     }
 
+    /// Take the one statement in `sql` from the cache, if it is there. Never blocks.
+    pub fn prepare_at_once(&self, sql: &[u8]) -> Option<Prepared> {
+        if self.is_inherited() {
+            return None;
+        }
+        let state = self.state.try_lock()?;
+        let kind = kind(sql);
+        if matches!(kind, Kind::BareBegin | Kind::BusyTimeout) {
+            return None;
+        }
+        let statement = state.cache.try_borrow_mut().ok()?.take(sql)?;
+        let changes_rows = kind == Kind::Dml || (kind == Kind::With && !statement.is_readonly());
+        Some(Prepared { statement: Some(statement), sql: sql.into(), kind, changes_rows })
+    }
+
     fn prepare_patiently(
         &self,
-        _state: &State,
+        state: &State,
         handle: &Arc<Handle>,
         sql: &[u8],
     ) -> Result<(Option<Statement>, usize), Error> {
-        self.waits.begin();
-        self.waits.set_for_write_lock(false);
+        if kind(sql) == Kind::BusyTimeout {
+            return self.prepare_busy_timeout(state, handle, sql);
+        }
+        self.waits.begin_read();
         let mut attempt = 0;
         loop {
             match Statement::prepare(handle, sql, ffi::SQLITE_PREPARE_PERSISTENT) {
@@ -344,8 +362,7 @@ impl Connection {
     /// What SQLite says; the rows then are dropped.
     pub fn fetch(&self, number: u64, rows_max: usize, bytes_max: usize, out: &mut Cells) -> Result<Fetched, Error> {
         let (state, handle) = self.enter()?;
-        self.waits.begin();
-        self.waits.set_for_write_lock(false);
+        self.waits.begin_read();
         let Some(mut rows) = state.cursors.borrow_mut().remove(&number) else { return Ok(Fetched::default()) };
         let result = self.fetch_in(&state, &handle, &mut rows, rows_max, bytes_max, out);
         match &result {
@@ -360,7 +377,10 @@ impl Connection {
                 }
             }
         }
-        self.settle(&state, &handle);
+        // Between the rows of one statement nothing happens that others ask about.
+        if !result.as_ref().is_ok_and(|fetched| fetched.more) {
+            self.settle(&state, &handle);
+        }
         result
     }
 

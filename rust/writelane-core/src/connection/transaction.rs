@@ -125,9 +125,6 @@ impl Connection {
         } else {
             self.take_turn(handle, sql)?;
         }
-        if kind == Kind::BusyTimeout {
-            return self.busy_timeout(state, handle, statement);
-        }
         let mut attempt = 0;
         let mut drained = false;
         loop {
@@ -204,8 +201,14 @@ impl Connection {
         }
     }
 
-    /// Run `PRAGMA busy_timeout`, which would put SQLite's own busy handler in the place of ours.
-    fn busy_timeout(&self, state: &State, handle: &Arc<Handle>, statement: &Statement) -> Result<Step, Error> {
+    /// Prepare `PRAGMA busy_timeout`, which acts while it is prepared and puts SQLite's own busy handler in the place
+    /// of ours: let it, take its time-out over, and put ours back.
+    pub(super) fn prepare_busy_timeout(
+        &self,
+        state: &State,
+        handle: &Arc<Handle>,
+        sql: &[u8],
+    ) -> Result<(Option<Statement>, usize), Error> {
         let milliseconds = |timeout: Option<Duration>| {
             timeout.map_or(i32::MAX, |timeout| i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX))
         };
@@ -213,13 +216,19 @@ impl Connection {
         let ours = state.busy.take();
         drop(ours);
         handle.busy_timeout_ms(before);
-        let step = statement.step();
-        if let (Ok(Step::Row), ValueRef::Integer(after)) = (&step, statement.column(0))
-            && after != i64::from(before)
-        {
-            self.waits.set_timeout(Duration::from_millis(u64::try_from(after).unwrap_or(0)));
+        let prepared = Statement::prepare(handle, sql, 0);
+        let after = Statement::prepare(handle, b"PRAGMA busy_timeout", 0).ok().and_then(|(asked, _)| {
+            let asked = asked?;
+            asked.step().ok()?;
+            match asked.column(0) {
+                ValueRef::Integer(after) if after != i64::from(before) => u64::try_from(after).ok(),
+                _ => None,
+            }
+        });
+        if let Some(after) = after {
+            self.waits.set_timeout(Duration::from_millis(after));
         }
         *state.busy.borrow_mut() = Some(install_busy(handle, &self.waits));
-        Ok(step?)
+        Ok(prepared?)
     }
 }

@@ -42,6 +42,16 @@ struct Call {
     signalled: bool,
 }
 
+impl Call {
+    fn begin(&mut self, interrupts: u64) {
+        self.seen_interrupts = interrupts;
+        self.until = None;
+        self.waited = Duration::ZERO;
+        self.gave_up = None;
+        self.signalled = false;
+    }
+}
+
 /// What ended a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
@@ -93,12 +103,14 @@ impl Waits {
 
     /// Begin a call: forget how the last one waited.
     pub fn begin(&self) {
+        self.call().begin(self.interrupts.load(Ordering::SeqCst));
+    }
+
+    /// Begin a call that only reads, as [`Waits::begin`].
+    pub fn begin_read(&self) {
         let mut call = self.call();
-        call.seen_interrupts = self.interrupts.load(Ordering::SeqCst);
-        call.until = None;
-        call.waited = Duration::ZERO;
-        call.gave_up = None;
-        call.signalled = false;
+        call.begin(self.interrupts.load(Ordering::SeqCst));
+        call.for_write_lock = false;
     }
 
     /// Say whether the next waits are for the write lock, which the kernel can wait for where there is a log.

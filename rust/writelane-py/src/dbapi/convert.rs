@@ -323,7 +323,7 @@ pub fn row<'py>(
     columns: usize,
     text_factory: &TextFactory,
     casts: Option<&Casts>,
-    names: Option<&Bound<'py, PyTuple>>,
+    names: &dyn Fn() -> Option<Bound<'py, PyTuple>>,
 ) -> PyResult<Bound<'py, PyTuple>> {
     tuple::build(py, columns, |index| {
         let value = cells.get(first + index);
@@ -339,7 +339,7 @@ pub fn row<'py>(
             ValueRef::Real(real) => Ok(PyFloat::new(py, real).into_any()),
             ValueRef::Blob(bytes) => Ok(PyBytes::new(py, bytes).into_any()),
             ValueRef::Text(bytes) => match text_factory {
-                TextFactory::Str => tuple::text(py, bytes).map_err(|error| undecodable(error, index, bytes, names)),
+                TextFactory::Str => tuple::text(py, bytes).map_err(|error| undecodable(error, index, bytes, names())),
                 TextFactory::Bytes => Ok(PyBytes::new(py, bytes).into_any()),
                 TextFactory::ByteArray => Ok(PyByteArray::new(py, bytes).into_any()),
                 TextFactory::Other(factory) => factory.bind(py).call1((PyBytes::new(py, bytes),)),
@@ -349,7 +349,7 @@ pub fn row<'py>(
 }
 
 #[cold]
-fn undecodable(error: PyErr, index: usize, bytes: &[u8], names: Option<&Bound<'_, PyTuple>>) -> PyErr {
+fn undecodable(error: PyErr, index: usize, bytes: &[u8], names: Option<Bound<'_, PyTuple>>) -> PyErr {
     let Some(names) = names else { return error };
     let py = names.py();
     if !error.is_instance_of::<PyUnicodeDecodeError>(py) {

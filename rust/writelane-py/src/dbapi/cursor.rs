@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use writelane_core::connection::{Connection as Core, Describe, Error, Fetched, NotForMany, Prepared};
+use writelane_core::connection::{Column, Connection as Core, Describe, Error, Fetched, NotForMany, Prepared};
 use writelane_core::sqlite::Cells;
 
 /// Converters are looked for by the declared type of a column.
@@ -40,6 +40,9 @@ struct State {
     connection: Option<Py<Connection>>,
     core: Option<Arc<Core>>,
     rows: Option<u64>,
+    /// The columns of the result, from which the description is made when it is asked for.
+    columns: Vec<Column>,
+    cut_names: bool,
     description: Option<Py<PyTuple>>,
     lastrowid: Option<i64>,
     rowcount: i64,
@@ -56,6 +59,8 @@ impl State {
             connection: None,
             core: None,
             rows: None,
+            columns: Vec::new(),
+            cut_names: false,
             description: None,
             lastrowid: None,
             rowcount: -1,
@@ -122,8 +127,17 @@ impl Cursor {
     }
 
     /// Return the description of the result, if there is one.
-    pub fn description_tuple(&self, py: Python<'_>) -> Option<Py<PyTuple>> {
-        self.state().description.as_ref().map(|description| description.clone_ref(py))
+    pub fn description_tuple(&self, py: Python<'_>) -> PyResult<Option<Py<PyTuple>>> {
+        let (columns, cut_names) = {
+            let mut state = self.state();
+            if state.columns.is_empty() {
+                return Ok(state.description.as_ref().map(|description| description.clone_ref(py)));
+            }
+            (std::mem::take(&mut state.columns), state.cut_names)
+        };
+        let description = convert::description(py, &columns, cut_names)?.unbind();
+        self.state().description = Some(description.clone_ref(py));
+        Ok(Some(description))
     }
 
     /// Check that a call may run, and refuse others while it does.
@@ -166,19 +180,16 @@ impl Cursor {
         }
     }
 
-    fn maker<'py>(&self, running: &Running<'_, 'py>) -> Maker<'py> {
+    fn maker<'py>(&self, running: &Running<'_, 'py>) -> PyResult<Maker<'py>> {
         let py = running.py;
         let text_factory = running.connection.get().text_factory_now(py);
-        let state = self.state();
-        let row_factory = state.row_factory.as_ref().map(|factory| factory.bind(py).clone());
+        let (row_factory, casts) = {
+            let state = self.state();
+            (state.row_factory.as_ref().map(|factory| factory.bind(py).clone()), state.casts.clone())
+        };
         let native_row = row_factory.as_ref().is_some_and(is_row_type);
-        Maker {
-            text_factory,
-            casts: state.casts.clone(),
-            description: state.description.as_ref().map(|description| description.bind(py).clone()),
-            row_factory,
-            native_row,
-        }
+        let description = if native_row { self.description_tuple(py)?.map(|made| made.into_bound(py)) } else { None };
+        Ok(Maker { text_factory, casts, description, row_factory, native_row })
     }
 
     /// Copy rows out of SQLite, away from the interpreter.
@@ -221,15 +232,9 @@ impl Cursor {
         columns: usize,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
-        let row = convert::row(
-            py,
-            cells,
-            first,
-            columns,
-            &maker.text_factory,
-            maker.casts.as_ref(),
-            maker.description.as_ref(),
-        )?;
+        let row = convert::row(py, cells, first, columns, &maker.text_factory, maker.casts.as_ref(), &|| {
+            slf.get().description_tuple(py).ok().flatten().map(|made| made.into_bound(py))
+        })?;
         match &maker.row_factory {
             None => Ok(row.into_any()),
             Some(_) if maker.native_row => Ok(Bound::new(py, Row::of(row, maker.description.as_ref()))?.into_any()),
@@ -242,7 +247,7 @@ impl Cursor {
         let this = slf.get();
         let running = this.enter(py)?;
         let list = PyList::empty(py);
-        let maker = this.maker(&running);
+        let maker = this.maker(&running)?;
         let batch = if maker.runs_code() { 1 } else { BATCH_ROWS };
         let mut cells = std::mem::take(&mut *this.scratch.lock().unwrap_or_else(PoisonError::into_inner));
         loop {
@@ -269,16 +274,20 @@ impl Cursor {
             return Err(PyTypeError::new_err(format!("{function}() argument 1 must be str, not {kind}")));
         };
         let text = sql_bytes(sql)?;
-        Connection::run(running.py, &running.settings.core, |core| core.prepare(text))
+        let core = &running.settings.core;
+        match core.prepare_at_once(text) {
+            Some(prepared) => Ok(prepared),
+            None => Connection::run(running.py, core, |core| core.prepare(text)),
+        }
     }
 
-    fn begin_statement(&self, py: Python<'_>, prepared: &Prepared) {
+    fn begin_statement(&self, prepared: &Prepared) {
         let former = {
             let mut state = self.state();
             state.rowcount = if prepared.changes_rows() { 0 } else { -1 };
+            state.columns.clear();
             (state.description.take(), state.casts.take())
         };
-        let _ = py;
         drop(former);
     }
 
@@ -305,7 +314,6 @@ impl Cursor {
             return Ok(());
         }
         let by_name = detect_types & PARSE_COLNAMES != 0;
-        let description = convert::description(py, &outcome.columns, by_name)?.unbind();
         let casts = match detect_types {
             0 => None,
             _ => convert::casts(py, &outcome.columns, by_name, detect_types & PARSE_DECLTYPES != 0)?,
@@ -315,7 +323,8 @@ impl Cursor {
             py.detach(|| core.give_raw(rows, raw));
         }
         let mut state = self.state();
-        state.description = Some(description);
+        state.columns = outcome.columns;
+        state.cut_names = by_name;
         state.casts = casts;
         Ok(())
     }
@@ -412,7 +421,7 @@ impl Cursor {
         let running = this.enter(py)?;
         this.drop_rows(py);
         let prepared = Self::prepare(&running, sql, "execute").map_err(|error| this.failed(error))?;
-        this.begin_statement(py, &prepared);
+        this.begin_statement(&prepared);
         let mut cells = std::mem::take(&mut *this.scratch.lock().unwrap_or_else(PoisonError::into_inner));
         cells.clear();
         let pushed = match parameters {
@@ -448,7 +457,7 @@ impl Cursor {
         let running = this.enter(py)?;
         this.drop_rows(py);
         let mut prepared = Self::prepare(&running, sql, "executemany").map_err(|error| this.failed(error))?;
-        this.begin_statement(py, &prepared);
+        this.begin_statement(&prepared);
         let mut cells = std::mem::take(&mut *this.scratch.lock().unwrap_or_else(PoisonError::into_inner));
         let result = if prepared.is_readonly() {
             Err(errors::from_core(py, &Error::NotForMany(NotForMany::Reads)))
@@ -528,7 +537,7 @@ impl Cursor {
         if this.state().rows.is_none() {
             return Ok(None);
         }
-        let maker = this.maker(&running);
+        let maker = this.maker(&running)?;
         let mut cells = std::mem::take(&mut *this.scratch.lock().unwrap_or_else(PoisonError::into_inner));
         let fetched = this.fetch_cells(py, 1, &mut cells)?;
         let row = if fetched.rows == 0 { None } else { Some(Self::make_row(slf, &maker, &cells, 0, fetched.columns)?) };
@@ -574,7 +583,7 @@ impl Cursor {
 
     /// The columns of the result, a tuple of 7 each, or None.
     #[getter]
-    fn description(&self, py: Python<'_>) -> Option<Py<PyTuple>> {
+    fn description(&self, py: Python<'_>) -> PyResult<Option<Py<PyTuple>>> {
         self.description_tuple(py)
     }
 

@@ -45,7 +45,7 @@ impl Row {
             let kind = data.get_type().name().map_or_else(|_| "?".to_owned(), |name| name.to_string());
             PyTypeError::new_err(format!("Row() argument 2 must be tuple, not {kind}"))
         })?;
-        Ok(Self { data: data.clone().unbind(), description: cursor.get().description_tuple(cursor.py()) })
+        Ok(Self { data: data.clone().unbind(), description: cursor.get().description_tuple(cursor.py())? })
     }
 
     /// Return the names of the columns.

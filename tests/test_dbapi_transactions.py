@@ -1,0 +1,275 @@
+"""Transactions of `writelane.dbapi`: nothing is half committed, and a later write is never refused for an earlier read."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+
+import pytest
+
+import writelane.dbapi
+from writelane.errors import ForkError
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = str(tmp_path / "app.db")
+    connection = writelane.dbapi.connect(path)
+    connection.executescript("PRAGMA journal_mode=WAL; CREATE TABLE t(x UNIQUE)")
+    connection.close()
+    return path
+
+
+@pytest.fixture
+def connect(path):
+    connections = []
+
+    def connect(**options):
+        connections.append(writelane.dbapi.connect(path, **options))
+        return connections[-1]
+
+    yield connect
+    for connection in connections:
+        connection.close()
+
+
+def outsider(path, sql):
+    """Run a statement with plain sqlite3 in another process, and return its rows."""
+    code = (
+        "import sqlite3, sys; c = sqlite3.connect(sys.argv[1], isolation_level=None);"
+        "print(c.execute(sys.argv[2]).fetchall()); c.close()"
+    )
+    return eval(subprocess.run([sys.executable, "-c", code, path, sql], check=True, capture_output=True).stdout)
+
+
+LOSSES = {
+    "or rollback": "INSERT OR ROLLBACK INTO t VALUES ('dup')",
+    "trigger": "INSERT INTO g VALUES (1)",
+    "column": "INSERT INTO u VALUES ('dup')",
+}
+
+
+@pytest.fixture(params=LOSSES)
+def lost(request, connect):
+    """A connection whose transaction, with a row 'A' in it, an error has just rolled back."""
+    connection = connect()
+    connection.executescript(
+        """
+        INSERT INTO t VALUES ('dup');
+        CREATE TABLE u(x UNIQUE ON CONFLICT ROLLBACK); INSERT INTO u VALUES ('dup');
+        CREATE TABLE g(x); CREATE TRIGGER gt BEFORE INSERT ON g BEGIN SELECT RAISE(ROLLBACK, 'no'); END;
+        """
+    )
+    connection.execute("INSERT INTO t VALUES ('A')")
+    with pytest.raises(sqlite3.IntegrityError):
+        connection.execute(LOSSES[request.param])
+    return connection
+
+
+def test_the_second_half_of_a_lost_transaction_is_refused(lost, path):
+    for attempt in (
+        lambda: lost.execute("INSERT INTO t VALUES ('B')"),
+        lambda: lost.executemany("INSERT INTO t VALUES (?)", [("B",)]),
+        lambda: lost.execute("SAVEPOINT s"),
+        lambda: lost.execute("COMMIT"),
+        lost.commit,
+    ):
+        with pytest.raises(sqlite3.OperationalError, match=r"rolled back .* call rollback\(\)"):
+            attempt()
+    assert lost.in_transaction
+    assert lost.execute("SELECT x FROM t").fetchall() == [("dup",)]
+    assert outsider(path, "SELECT x FROM t") == [("dup",)]
+
+
+@pytest.mark.parametrize(
+    "acknowledge",
+    [
+        lambda connection: connection.rollback(),
+        lambda connection: connection.execute("ROLLBACK"),
+        lambda connection: connection.execute("BEGIN"),
+        lambda connection: connection.__exit__(ValueError, ValueError(), None),
+    ],
+)
+def test_a_loss_that_is_acknowledged_is_over(lost, path, acknowledge):
+    acknowledge(lost)
+    lost.execute("INSERT INTO t VALUES ('B')")
+    lost.commit()
+    assert not lost.in_transaction
+    assert outsider(path, "SELECT x FROM t") == [("dup",), ("B",)]
+
+
+def test_leaving_a_lost_transaction_by_context_raises_and_is_over(connect, path):
+    connection = connect()
+    connection.execute("INSERT INTO t VALUES ('dup')")
+    connection.commit()
+    with pytest.raises(sqlite3.OperationalError, match="rolled back"), connection:
+        connection.execute("INSERT INTO t VALUES ('A')")
+        with pytest.raises(sqlite3.IntegrityError):
+            connection.execute("INSERT OR ROLLBACK INTO t VALUES ('dup')")
+    with connection:
+        connection.execute("INSERT INTO t VALUES ('B')")
+    assert outsider(path, "SELECT x FROM t") == [("dup",), ("B",)]
+
+
+def test_a_transaction_that_began_with_the_failing_statement_loses_nothing_more(connect):
+    connection = connect()
+    connection.execute("INSERT INTO t VALUES ('dup')")
+    connection.commit()
+    with pytest.raises(sqlite3.IntegrityError):
+        connection.execute("INSERT OR ROLLBACK INTO t VALUES ('dup')")
+    assert not connection.in_transaction
+    connection.execute("INSERT INTO t VALUES ('B')")
+    connection.commit()
+
+
+def test_a_half_read_cursor_does_not_stop_a_later_write(connect, path):
+    connection = connect(isolation_level=None)
+    connection.executemany("INSERT INTO t VALUES (?)", ((number,) for number in range(1000)))
+    cursor = connection.execute("SELECT x FROM t ORDER BY x")
+    assert cursor.fetchone() == (0,)
+    outsider(path, "INSERT INTO t VALUES (5000)")
+    connection.execute("INSERT INTO t VALUES (5001)")
+    # The cursor goes on with the rows that it selected.
+    assert [x for (x,) in cursor] == list(range(1, 1000))
+    assert outsider(path, "SELECT x FROM t WHERE x >= 5000") == [(5000,), (5001,)]
+
+
+def test_rows_of_a_changing_statement_do_not_stop_the_commit(connect, path):
+    connection = connect()
+    cursor = connection.execute("INSERT INTO t VALUES (1), (2), (3) RETURNING x")
+    assert cursor.fetchone() == (1,)
+    connection.commit()
+    assert cursor.fetchall() == [(2,), (3,)]
+    assert cursor.rowcount == 3
+    assert outsider(path, "SELECT x FROM t") == [(1,), (2,), (3,)]
+
+
+def test_a_write_after_a_read_on_a_stale_snapshot_says_what_to_do(connect, path):
+    connection = connect(isolation_level=None, timeout=60)
+    connection.execute("BEGIN DEFERRED")
+    connection.execute("SELECT * FROM t").fetchall()
+    outsider(path, "INSERT INTO t VALUES ('theirs')")
+    with pytest.raises(sqlite3.OperationalError, match="roll back and run it again") as raised:
+        connection.execute("INSERT INTO t VALUES ('ours')")
+    assert raised.value.sqlite_errorname == "SQLITE_BUSY_SNAPSHOT"
+    connection.rollback()
+    connection.execute("INSERT INTO t VALUES ('ours')")
+
+
+@pytest.mark.parametrize(("begin", "taken"), [("immediate", True), ("deferred", False)])
+def test_a_bare_begin_takes_the_lock_unless_told_otherwise(connect, begin, taken):
+    first, second = connect(isolation_level=None, begin=begin), connect(isolation_level=None, timeout=0)
+    first.execute("BEGIN")
+    if taken:
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            second.execute("BEGIN IMMEDIATE")
+    else:
+        second.execute("BEGIN IMMEDIATE")
+        second.rollback()
+    first.rollback()
+
+
+def test_a_bare_begin_on_a_read_only_database_reads(path):
+    connection = writelane.dbapi.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None)
+    connection.execute("BEGIN")
+    assert connection.execute("SELECT * FROM t").fetchall() == []
+    connection.execute("COMMIT")
+    connection.close()
+
+
+def test_increments_of_many_threads_are_all_there(connect):
+    connect().execute("INSERT INTO t VALUES (0)").connection.commit()
+    failures = []
+
+    def increment(connection):
+        try:
+            for _ in range(50):
+                connection.execute("BEGIN")
+                (value,) = connection.execute("SELECT x FROM t").fetchone()
+                connection.execute("UPDATE t SET x = ?", (value + 1,))
+                connection.execute("COMMIT")
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [
+        threading.Thread(target=increment, args=(connect(isolation_level=None, timeout=120, check_same_thread=False),))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert connect().execute("SELECT x FROM t").fetchone() == (200,)
+
+
+def test_lastrowid_and_rowcount_belong_to_their_statement_on_a_shared_connection(connect):
+    connection = connect(isolation_level=None, check_same_thread=False)
+    connection.execute("CREATE TABLE r(id INTEGER PRIMARY KEY, thread, number)")
+    claims, failures = [], []
+
+    def insert(thread):
+        try:
+            for number in range(200):
+                cursor = connection.cursor()
+                cursor.execute("INSERT INTO r(thread, number) VALUES (?, ?)", (thread, number))
+                claims.append((cursor.lastrowid, thread, number))
+                assert cursor.rowcount == 1
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=insert, args=(thread,)) for thread in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert sorted(claims) == connection.execute("SELECT id, thread, number FROM r ORDER BY id").fetchall()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_an_inherited_connection_is_refused_and_the_parents_goes_on(connect, path):
+    connection = connect(isolation_level=None)
+    connection.execute("INSERT INTO t VALUES ('parent')")
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        said = b"accepted"
+        try:
+            connection.execute("INSERT INTO t VALUES ('child')")
+        except ForkError:
+            said = b"refused"
+        finally:
+            os.write(writer, said)
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as answer:
+        assert answer.read() == b"refused"
+    os.waitpid(child, 0)
+    connection.execute("INSERT INTO t VALUES ('again')")
+    assert outsider(path, "SELECT x FROM t") == [("parent",), ("again",)]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "/* SELECT */ INSERT INTO t VALUES (1)",
+        "-- x\n INSERT INTO t VALUES (1)",
+        "\n\t;INSERT INTO t VALUES (1)",
+        "WITH c(i) AS (SELECT 1) INSERT INTO t SELECT i FROM c",
+        "REPLACE INTO t VALUES (1)",
+        "INSERT INTO t VALUES (1) RETURNING x",
+    ],
+)
+def test_a_write_in_any_dress_is_undone_by_rollback_and_kept_by_commit(connect, path, sql):
+    connection = connect()
+    connection.execute(sql).fetchall()
+    assert connection.in_transaction
+    connection.rollback()
+    assert outsider(path, "SELECT x FROM t") == []
+    connection.execute(sql).fetchall()
+    connection.commit()
+    assert outsider(path, "SELECT x FROM t") == [(1,)]
