@@ -1,7 +1,7 @@
 """Compare `writelane.dbapi` with the interpreter's own ``sqlite3``: both in one run, interleaved, medians.
 
-``python benches/dbapi_rivals.py [--rows N] [--rounds N] [--json]``. Each workload prints its ratio: more than 1 is faster
-than the standard module. The goals are in `GOALS`; the exit status is 1 where one is missed.
+``python benches/dbapi_rivals.py [--rows N] [--rounds N] [--json]``. Each workload prints its ratio: more than 1 is
+faster than the standard module. The goals are in `GOALS`; the exit status is 1 where one is missed.
 """
 
 from __future__ import annotations

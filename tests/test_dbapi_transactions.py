@@ -1,4 +1,4 @@
-"""Transactions of `writelane.dbapi`: nothing is half committed, and a later write is never refused for an earlier read."""
+"""Transactions of `writelane.dbapi`: nothing is half committed, and no write is refused for an earlier read."""
 
 from __future__ import annotations
 

@@ -222,6 +222,9 @@ class Connection:
     def total_changes(self) -> int:
         """The rows changed since the connection was opened."""
 
+def connection_waits() -> list[dict[str, Any]]:
+    """Return what is known of the statements of this process's connections that waited for a lock."""
+
 def enable_callback_tracebacks(enable: bool, /) -> None:
     """Have exceptions in functions called from SQL reported through `sys.unraisablehook`, or not."""
 

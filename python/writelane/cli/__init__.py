@@ -28,6 +28,7 @@ VERBS: dict[str, str] = {
     "jobs": "list the jobs scheduled on a database: last run, result, next run",
     "prune": "delete old rows in small chunks, in the gaps between other work",
     "repair": "make a sound database of what can be read of a damaged one",
+    "run": "run a program with writelane in the place of sqlite3, and tell its lock waits at the end",
     "stress": "replay a fleet of agents against one database, beside plain sqlite3 with --compare",
 }
 

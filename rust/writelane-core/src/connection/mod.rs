@@ -10,6 +10,7 @@ mod error;
 mod hook;
 mod kind;
 mod lock;
+mod measure;
 mod policy;
 mod run;
 mod transaction;
@@ -18,6 +19,7 @@ mod waits;
 pub use copy::CopyStep;
 pub use error::{Error, NotForMany};
 pub use kind::{Kind, kind, without_blank};
+pub use measure::statements;
 pub use run::{Column, Describe, Fetched, Many, Outcome, Prepared};
 
 use crate::checkpoint::Checkpointer;
@@ -26,6 +28,7 @@ use crate::policy::checkpoint::Thresholds;
 use crate::sqlite::{
     Authorizer, Blob, BusyHandler, Cells, Handle, Interrupter, OpenFlags, Progress, Statement, StatementCache, Trace,
 };
+use crate::telemetry::Telemetry;
 use lock::{Held, ReentrantLock};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -58,6 +61,7 @@ pub struct Connection {
     /// The lane of the database file; `None`: in memory, temporary or read-only.
     lane: Option<Arc<Lane>>,
     checkpointer: Option<Arc<Checkpointer>>,
+    counts: Arc<Telemetry>,
     in_transaction: AtomicBool,
     total_changes: AtomicI64,
     next_cursor: AtomicU64,
@@ -108,10 +112,10 @@ impl Connection {
         crate::vfs::install()?;
         let handle = Handle::open_name(name, flags, vfs)?;
         let file = handle.main_file();
-        let waits = Arc::new(Waits::new(options.timeout, options.signalled, file.as_deref()));
-        let file = file.filter(|_| !handle.is_readonly());
-        let lane = file.as_deref().map(Lane::of);
-        let checkpointer = file.map(|path| Checkpointer::of(&path, Thresholds::default()));
+        let writable = file.clone().filter(|_| !handle.is_readonly());
+        let lane = writable.as_deref().map(Lane::of);
+        let waits = Arc::new(Waits::new(options.timeout, options.signalled, file.as_deref(), lane.clone()));
+        let checkpointer = writable.map(|path| Checkpointer::of(&path, Thresholds::default()));
         if let Some(checkpointer) = &checkpointer {
             checkpointer.adopt(&handle)?;
         }
@@ -133,6 +137,7 @@ impl Connection {
             generation: crate::process::generation(),
             lane,
             checkpointer,
+            counts: measure::counts(),
             in_transaction: AtomicBool::new(false),
             total_changes: AtomicI64::new(0),
             next_cursor: AtomicU64::new(1),

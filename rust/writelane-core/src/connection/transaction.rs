@@ -7,7 +7,7 @@ use super::{Connection, Error, State, install_busy};
 use crate::lane::Holder;
 use crate::sqlite::{Handle, SqliteError, Statement, Step, ValueRef, ffi};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 impl Connection {
     /// Commit the open transaction; without one, do nothing.
@@ -110,9 +110,23 @@ impl Connection {
         self.waits.enter(lane, sql).map_err(|ended| self.ended(ended, SqliteError::from_code(ffi::SQLITE_BUSY)))
     }
 
-    /// Step a statement for the first time: in the lane if it writes, again after a lock was in the way, and with
-    /// the loss of a transaction noted.
+    /// Step a statement for the first time: in the lane if it writes, again after a lock was in the way, with the loss
+    /// of a transaction noted and its waits counted.
     pub(super) fn first_step(
+        &self,
+        state: &State,
+        handle: &Arc<Handle>,
+        statement: &Statement,
+        sql: &str,
+        kind: Kind,
+    ) -> Result<Step, Error> {
+        let began = Instant::now();
+        let result = self.first_step_unmeasured(state, handle, statement, sql, kind);
+        self.measure(sql, began.elapsed(), result.as_ref().err());
+        result
+    }
+
+    fn first_step_unmeasured(
         &self,
         state: &State,
         handle: &Arc<Handle>,
@@ -195,7 +209,9 @@ impl Connection {
             Ended::Signalled => Error::Signalled,
             Ended::Interrupted => Error::Interrupted,
             Ended::TimedOut => {
-                let holder = self.lane.as_ref().map_or(Holder::Unknown, |lane| lane.holder());
+                let holder = self.waits.holder().filter(|holder| matches!(holder, Holder::Process { .. }));
+                let now = || self.lane.as_ref().map_or(Holder::Unknown, |lane| lane.holder());
+                let holder = holder.unwrap_or_else(now);
                 Error::TimedOut { error, waited: self.waits.waited(), holder: Box::new(holder) }
             }
         }

@@ -5,7 +5,7 @@ mod failure;
 mod handle;
 mod outcome;
 mod parameters;
-mod snapshot;
+pub mod snapshot;
 mod ticket;
 mod transaction;
 

@@ -55,7 +55,8 @@ pub fn of<'py>(py: Python<'py>, database: &Database) -> PyResult<Bound<'py, PyDi
     Ok(snapshot)
 }
 
-fn statement<'py>(py: Python<'py>, stats: &StatementStats) -> PyResult<Bound<'py, PyDict>> {
+/// Describe the counts of one SQL text.
+pub fn statement<'py>(py: Python<'py>, stats: &StatementStats) -> PyResult<Bound<'py, PyDict>> {
     let entry = PyDict::new(py);
     entry.set_item("sql", &*stats.sql)?;
     entry.set_item("count", stats.count)?;

@@ -1,0 +1,44 @@
+"""Which statements of this process's connections waited for the write lock, how long, and for whom."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from writelane import _native
+
+#: Statements shown in a report; the rest is one line.
+SHOWN = 20
+
+
+def lock_waits() -> list[dict[str, Any]]:
+    """Return, for every statement that met a lock, what `telemetry()` has: the one that waited longest first.
+
+    Durations are in seconds. Statements that never waited are not counted.
+    """
+    return _native.connection_waits()
+
+
+def report() -> str:
+    """Return the waits as a text for people."""
+    waits = lock_waits()
+    if not waits:
+        return "writelane: no statement waited for a lock"
+    count = sum(entry["lock_wait"]["count"] for entry in waits)
+    total = sum(entry["lock_wait"]["sum"] for entry in waits)
+    lines = [f"writelane: {count} statement{'s' * (count > 1)} waited for a lock, {total:.3f} s in all"]
+    for entry in waits[:SHOWN]:
+        wait = entry["lock_wait"]
+        sql = " ".join(entry["sql"].split())
+        if len(sql) > 80:
+            sql = sql[:79] + "…"
+        line = f"  {wait['count']} x, {wait['sum']:.3f} s, longest {wait['max']:.3f} s: {sql}"
+        if entry["errors"]:
+            line += "; failed: " + ", ".join(f"{name} {number}" for name, number in entry["errors"].items())
+        for holder in entry["held_by"][:3]:
+            line += f"\n      behind process {holder['pid']} ({holder['command']}), {holder['seconds']:.3f} s"
+            if holder["statement"]:
+                line += f", with {holder['statement']}"
+        lines.append(line)
+    if len(waits) > SHOWN:
+        lines.append(f"  and {len(waits) - SHOWN} other statements")
+    return "\n".join(lines)
