@@ -176,6 +176,29 @@ def test_a_locked_database_is_called_busy_and_not_unsound(database: Path, capsys
         holder.stdin.close()
 
 
+@pytest.mark.parametrize("verb", ["check", "doctor", "repair", "backup"])
+@pytest.mark.parametrize("kind", ["pipe", "circle", "folder", "device", "nothing", "bytes"])
+def test_whatever_the_path_there_is_one_document_and_no_hang(tmp_path: Path, verb: str, kind: str) -> None:
+    path: str | bytes = os.fspath(tmp_path / "thing")
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "circle":
+        os.symlink("thing", path)
+    elif kind == "folder":
+        os.mkdir(path)
+    elif kind == "device":
+        path = "/dev/null"
+    elif kind == "bytes":
+        path = os.fsencode(tmp_path) + b"/\xff\xfe.db"
+    more = [str(tmp_path / "copy.db")] if verb == "backup" else []
+    done = subprocess.run(
+        [sys.executable, "-m", "writelane", verb, "--json", path, *more], capture_output=True, timeout=120, check=False
+    )
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["ok"] is False
+    assert done.stderr == b""
+
+
 @pytest.mark.parametrize(
     "arguments",
     [["check", "--json"], ["--json"], ["--json", "nonsense"], ["check", "--json", "--nonsense", "x"]],

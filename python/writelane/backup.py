@@ -131,6 +131,8 @@ def backup(
 def _refuse_unsafe_target(origin: Path, target: Path, force: bool, compress: str | None) -> None:
     if not origin.exists():
         raise FileNotFoundError(f"there is no database {origin}")
+    if not origin.is_file():
+        raise OperationalError(f"{origin} is not a regular file, so it is no database")
     if target.exists() and os.path.samefile(origin, target):
         raise FileExistsError(f"{target} is the database itself")
     if not force and os.path.lexists(target):

@@ -94,8 +94,8 @@ def repair(
     """
     begun = time.monotonic()
     origin = Path(os.path.realpath(path))
-    if not origin.is_file():
-        kind = "is a directory" if origin.is_dir() else "does not exist"
+    if not os.path.isfile(path):
+        kind = "is not a regular file" if os.path.exists(path) else "does not exist"
         raise FileNotFoundError(f"{path} {kind}: there is nothing to repair")
     refuse_if_in_use(origin)
     target = Path(output) if output is not None else _name_beside(origin, "repaired")
