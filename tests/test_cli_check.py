@@ -176,6 +176,48 @@ def test_a_locked_database_is_called_busy_and_not_unsound(database: Path, capsys
         holder.stdin.close()
 
 
+@pytest.fixture
+def of_its_own(tmp_path: Path) -> Path:
+    """A database that needs a function and a collation that only its own program has."""
+    path = tmp_path / "own.db"
+    connection = sqlite3.connect(path)
+    connection.create_function("own", 1, lambda x: x, deterministic=True)
+    connection.create_collation("mine", lambda a, b: (a > b) - (a < b))
+    connection.executescript(
+        """
+        CREATE TABLE t(x); CREATE INDEX tx ON t(own(x)); INSERT INTO t VALUES (1), (2);
+        CREATE TABLE u(x TEXT COLLATE mine PRIMARY KEY); INSERT INTO u VALUES ('a'), ('b');
+        CREATE TABLE big(x);
+        WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000) INSERT INTO big SELECT i FROM n;
+        """
+    )
+    connection.close()
+    return path
+
+
+def test_what_only_its_own_program_can_check_is_neither_sound_nor_damaged(
+    of_its_own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, document = check(capsys, of_its_own)
+    assert (status, document["state"], document["ok"]) == (2, "incomplete", False)
+    assert {problem["kind"] for problem in document["problems"]} == {"unchecked"}
+    assert main(["repair", "--json", str(of_its_own)]) == 1
+    assert json.loads(capsys.readouterr().out)["repaired"] is None
+
+
+def test_damage_beside_what_only_its_own_program_can_check_is_found(
+    of_its_own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = bytearray(of_its_own.read_bytes())
+    content[-4096:] = random.Random(4).randbytes(4096)
+    of_its_own.write_bytes(content)
+    status, document = check(capsys, of_its_own)
+    assert (status, document["state"]) == (1, "unsound")
+    assert main(["repair", "--json", str(of_its_own)]) == 0
+    done = json.loads(capsys.readouterr().out)
+    assert {table["name"]: table["rows"] for table in done["tables"] if table["name"] != "big"} == {"t": 2, "u": 2}
+
+
 @pytest.mark.parametrize("verb", ["check", "doctor", "repair", "backup"])
 @pytest.mark.parametrize("kind", ["pipe", "circle", "folder", "device", "nothing", "bytes"])
 def test_whatever_the_path_there_is_one_document_and_no_hang(tmp_path: Path, verb: str, kind: str) -> None:

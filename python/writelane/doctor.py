@@ -341,10 +341,12 @@ def _contents(found: Examination) -> Iterator[Finding]:
     details = found.to_dict()
     if found.sound:
         yield Finding("integrity", "ok", found.summary, "" if found.full else "--full compares indexes too", details)
+    elif found.state == "incomplete":
+        yield Finding("integrity", "warning", found.summary, found.next_step, details)
     elif found.state == "busy":
         yield Finding("integrity", "warning", found.summary, "try again, or with a longer --timeout", details)
     else:
-        only_rows = {problem.kind for problem in found.problems} <= {"foreign_key", "content"}
+        only_rows = {problem.kind for problem in found.problems} <= {"foreign_key", "content", "unchecked"}
         yield Finding("integrity", "warning" if only_rows else "error", found.summary, found.next_step, details)
     if found.pages and found.page_size and found.freelist is not None:
         free = found.freelist * found.page_size

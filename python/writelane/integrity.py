@@ -44,7 +44,8 @@ class Problem:
     """One thing that is wrong."""
 
     kind: str
-    """``structure``, ``index``, ``content``, ``schema``, ``foreign_key`` or ``file``."""
+    """``structure``, ``index``, ``content``, ``schema``, ``foreign_key``, ``file``, or ``unchecked``: only the program
+    that the database belongs to has what the check needs, a collation or a function of its own."""
     message: str
     table: str | None = None
     index: str | None = None
@@ -72,8 +73,8 @@ class Examination:
 
     path: str
     state: str = "sound"
-    """``sound``, ``unsound``, ``missing``, ``empty``, ``not a file``, ``encrypted``, ``not a database``, ``busy``,
-    ``unreadable``."""
+    """``sound``, ``unsound``, ``incomplete`` (what could be checked is sound), ``missing``, ``empty``, ``not a file``,
+    ``encrypted``, ``not a database``, ``busy``, ``unreadable``."""
     summary: str = ""
     next_step: str = ""
     problems: list[Problem] = field(default_factory=list)
@@ -95,7 +96,7 @@ class Examination:
     @property
     def looked(self) -> bool:
         """Whether the file could be looked at, so that the verdict is about the file and not about the way to it."""
-        return self.state not in ("missing", "not a file", "busy", "unreadable")
+        return self.state not in ("missing", "not a file", "busy", "unreadable", "incomplete")
 
     @property
     def only_indexes(self) -> bool:
@@ -276,22 +277,43 @@ def _integrity(found: Examination, connection: dbapi.Connection) -> None:
         if _code(error) == "SQLITE_NOTADB" or not _is_damage(error):
             raise
         found.add(Problem("schema", str(error)))
+    pragma = "integrity_check" if found.full else "quick_check"
     try:
-        pragma = "integrity_check" if found.full else "quick_check"
-        for (message,) in connection.execute(f"PRAGMA {pragma}(1000)"):
+        _run_check(found, connection, f"PRAGMA {pragma}(1000)", roots)
+    except dbapi.DatabaseError as error:
+        if not _needs_its_program(error):
+            raise
+        # One such table or index stops the whole check: the others are checked one by one.
+        for kind, name, _ in list(roots.values()):
+            if kind != "table":
+                continue
+            quoted = name.replace("'", "''")
+            try:
+                _run_check(found, connection, f"PRAGMA {pragma}('{quoted}')", roots)
+            except dbapi.DatabaseError as one:
+                if not _needs_its_program(one):
+                    raise
+                found.add(Problem("unchecked", f"table {name} cannot be checked here: {one}", name))
+
+
+def _run_check(
+    found: Examination, connection: dbapi.Connection, sql: str, roots: dict[int, tuple[str, str, str]]
+) -> None:
+    try:
+        for (message,) in connection.execute(sql):
             if message == "ok":
                 continue
             # A row can be several lines, one to a problem.
             for line in str(message).splitlines():
                 if line.strip() and not line.startswith("*** in database"):
-                    found.add(_problem(line.strip(), roots, connection))
+                    found.add(_problem(line.strip(), roots))
     except dbapi.DatabaseError as error:
-        if not _is_damage(error):
+        if _needs_its_program(error) or not _is_damage(error):
             raise
         found.add(Problem("structure", str(error)))
 
 
-def _problem(line: str, roots: dict[int, tuple[str, str, str]], connection: dbapi.Connection) -> Problem:
+def _problem(line: str, roots: dict[int, tuple[str, str, str]]) -> Problem:
     if match := _INDEX.search(line):
         index = match["index"]
         table = next((of for _, name, of in roots.values() if name == index), None)
@@ -314,7 +336,9 @@ def _foreign_keys(found: Examination, connection: dbapi.Connection) -> None:
             if len(found.foreign_keys) < KEPT:
                 found.foreign_keys.append({"table": table, "rowid": row, "parent": parent, "key": number})
     except dbapi.DatabaseError as error:
-        if _code(error) in ("SQLITE_ERROR", None) and not found.problems:
+        if _needs_its_program(error):
+            found.add(Problem("unchecked", f"foreign keys cannot be checked here: {error}"))
+        elif _code(error) in ("SQLITE_ERROR", None) and not found.problems:
             found.add(Problem("foreign_key", f"foreign keys cannot be checked: {error}"))
         elif not _is_damage(error) and not found.problems:
             raise
@@ -334,8 +358,14 @@ def _conclude(found: Examination) -> None:
         found.summary = f"ok: {found.pages} pages of {found.page_size} bytes"
         found.summary += ", every page and index read" if found.full else ", indexes not compared with tables"
         return
-    found.state = "unsound"
     kinds = {problem.kind for problem in found.problems}
+    if kinds == {"unchecked"}:
+        found.state = "incomplete"
+        found.summary = "what could be checked is sound, but some of it only the database's own program can check"
+        found.next_step = "run PRAGMA integrity_check from that program, which has the functions and collations named"
+        return
+    found.state = "unsound"
+    kinds.discard("unchecked")
     if kinds == {"foreign_key"}:
         found.summary = "the file is whole, but foreign keys are violated"
         found.next_step = "add the missing rows or delete those that point to them"
@@ -446,6 +476,13 @@ def _bits_per_byte(sample: bytes) -> float:
 def _code(error: BaseException) -> str | None:
     # Python 3.10's own module has no such attribute; ours has it everywhere.
     return getattr(error, "sqlite_errorname", None)
+
+
+def _needs_its_program(error: BaseException) -> bool:
+    """Say whether a check failed for want of a function, collation or module that only the database's program has."""
+    return str(error).startswith(
+        ("no such collation sequence", "unknown function", "no such function", "no such module", "no such tokenizer")
+    )
 
 
 def _is_damage(error: BaseException) -> bool:

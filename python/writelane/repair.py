@@ -31,7 +31,8 @@ class Repair:
 
     path: Path
     state: str = "sound"
-    """``sound``: nothing to do; ``whole``: the file is, what is wrong is in its rows; ``reindexed``; ``recovered``."""
+    """``sound``: nothing to do; ``whole``: the file is, what is wrong is in its rows; ``unchecked``: only its own
+    program can check all of it, and nothing else is wrong; ``reindexed``; ``recovered``."""
     repaired: Path | None = None
     """The new file; after a swap, the database itself."""
     kept: list[Path] = field(default_factory=list)
@@ -110,9 +111,12 @@ def repair(
         done.before = examine(copy)
         if done.before.sound:
             done.summary = "it is sound: there is nothing to repair"
+        elif done.before.state == "incomplete":
+            done.state, done.summary = "unchecked", done.before.summary
+            done.next_step = done.before.next_step
         elif done.before.state == "empty":
             raise DatabaseError(f"{path} has no bytes in it, and no log: nothing can be recovered; restore a backup")
-        elif {problem.kind for problem in done.before.problems} <= {"foreign_key", "content"}:
+        elif {problem.kind for problem in done.before.problems} <= {"foreign_key", "content", "unchecked"}:
             done.state, done.complete = "whole", True
             done.summary = f"the file is whole: {done.before.summary}; rows are for you to correct"
             done.next_step = f"writelane check {path}"
@@ -125,7 +129,7 @@ def repair(
                 _recover(copy, fresh, done, deleted, tell)
             tell("checking the result")
             done.after = examine(fresh, immutable=True)
-            if any(problem.kind not in ("foreign_key", "content") for problem in done.after.problems):
+            if any(problem.kind not in ("foreign_key", "content", "unchecked") for problem in done.after.problems):
                 raise DatabaseError(
                     f"what was recovered of {path} did not pass its check ({done.after.summary}); nothing was changed. "
                     "Please report this, with the file if you can"
@@ -235,7 +239,7 @@ def _reindex(copy: Path, fresh: Path, done: Repair, tell: Callable[[str], object
     except dbapi.DatabaseError as error:
         done.notes.append(f"indexes could not be rebuilt in place: {error}")
         return False
-    if any(problem.kind not in ("foreign_key", "content") for problem in after.problems):
+    if any(problem.kind not in ("foreign_key", "content", "unchecked") for problem in after.problems):
         done.notes.append("rebuilding the indexes was not enough")
         return False
     os.rename(copy, fresh)

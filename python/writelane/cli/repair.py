@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
         )
     finally:
         line.close()
-    return Outcome("repair", 1 if done.state == "whole" else 0, done.to_dict(), _text(done))
+    return Outcome("repair", 1 if done.state in ("whole", "unchecked") else 0, done.to_dict(), _text(done))
 
 
 def _text(done: Repair) -> str:

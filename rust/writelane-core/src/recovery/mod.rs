@@ -203,7 +203,7 @@ fn make_tables(output: &Output, forest: &mut Forest<'_>, entries: &[Entry]) -> R
     for entry in real.filter(|entry| !entry.name.to_ascii_lowercase().starts_with("sqlite_stat")) {
         // The table of AUTOINCREMENT comes with the first table that uses it.
         let is_sequence = is_sequence(entry);
-        let made = if is_sequence { Ok(()) } else { output.run(entry.sql.as_deref().unwrap_or_default()) };
+        let made = if is_sequence { Ok(()) } else { output.make_table(entry.sql.as_deref().unwrap_or_default()) };
         let shape = match made {
             Ok(()) if is_sequence => Some(Shape::plain(2)),
             Ok(()) => Shape::of(&output.handle, &entry.name)?,
@@ -393,6 +393,7 @@ fn finish(
     report: &mut Report,
     meter: &mut Meter<'_>,
 ) -> Result<(), RecoveryError> {
+    report.notes.extend(output.remove_stand_ins()?);
     for kind in ["index", "view", "trigger"] {
         for entry in entries.iter().filter(|entry| entry.kind == kind) {
             let Some(sql) = &entry.sql else { continue };

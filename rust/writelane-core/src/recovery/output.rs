@@ -4,8 +4,9 @@ use super::forest::Row;
 use super::image::{Encoding, Header};
 use super::shape::Shape;
 use crate::sqlite::{Handle, OpenFlags, SqliteError, Statement, Step, ValueRef, ffi};
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
+use std::ffi::CString;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,6 +14,9 @@ use std::sync::Arc;
 const LOST_AND_FOUND: &str = "lost_and_found";
 /// As many fields of a row without a place are kept; the rest of a wider row goes into none.
 const LOST_FIELDS_MAX: usize = 1990;
+
+/// A table that needs more collations and functions of its program than this is not made as it was.
+const STAND_INS_MAX: usize = 64;
 
 /// What became of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +36,13 @@ pub struct Output {
     lost_rows: Cell<u64>,
     taken: Vec<String>,
     width: usize,
+    stand_ins: RefCell<Vec<(StandIn, CString)>>,
+}
+
+#[derive(Clone, Copy)]
+enum StandIn {
+    Collation,
+    Function,
 }
 
 impl Output {
@@ -54,6 +65,7 @@ impl Output {
             encoding: header.encoding,
             lost: OnceCell::new(),
             lost_rows: Cell::new(0),
+            stand_ins: RefCell::default(),
             taken: Vec::new(),
             width: 1,
         })
@@ -68,6 +80,53 @@ impl Output {
             while statement.step()? == Step::Row {}
         }
         Ok(())
+    }
+
+    /// Make a table by its own statement, with stand-ins for collations and functions that only its program has.
+    ///
+    /// # Errors
+    /// What SQLite says.
+    pub fn make_table(&self, sql: &str) -> Result<(), SqliteError> {
+        for _ in 0..STAND_INS_MAX {
+            let Err(error) = self.run(sql) else { return Ok(()) };
+            let message = &*error.message;
+            let missing = |start: &str| CString::new(message.strip_prefix(start)?.trim()).ok();
+            if let Some(name) = missing("no such collation sequence: ") {
+                self.handle.create_collation(&name, |one, two| one.cmp(two) as i32)?;
+                self.stand_ins.borrow_mut().push((StandIn::Collation, name));
+            } else if let Some(name) = missing("no such function: ") {
+                self.handle.create_function(&name, -1, true, |_, _| ())?;
+                self.stand_ins.borrow_mut().push((StandIn::Function, name));
+            } else {
+                return Err(error);
+            }
+        }
+        self.run(sql)
+    }
+
+    /// Take the stand-ins away, so that nothing is computed or ordered by them; return a note on each.
+    ///
+    /// # Errors
+    /// What SQLite says.
+    pub fn remove_stand_ins(&self) -> Result<Vec<String>, SqliteError> {
+        let mut notes = Vec::new();
+        for (kind, name) in self.stand_ins.take() {
+            let shown = name.to_string_lossy();
+            notes.push(match kind {
+                StandIn::Collation => {
+                    self.handle.remove_collation(&name)?;
+                    format!(
+                        "the collation {shown} is known to the database's own program only: keys in it are in the order of \
+                         bytes until that program runs REINDEX {shown}"
+                    )
+                }
+                StandIn::Function => {
+                    self.handle.remove_function(&name, -1)?;
+                    format!("the function {shown} is known to the database's own program only: it was not called")
+                }
+            });
+        }
+        Ok(notes)
     }
 
     fn bind(&self, statement: &Statement, index: usize, value: ValueRef<'_>) -> Result<(), SqliteError> {

@@ -348,6 +348,33 @@ fn rows_that_were_deleted_stay_deleted_unless_asked_for() {
 }
 
 #[test]
+fn a_table_whose_program_has_collations_and_functions_of_its_own_keeps_its_rows_and_names() {
+    let folder = Folder::new();
+    let path = folder.0.join("old.db");
+    let handle = Handle::open(&path, OpenFlags::WRITER).unwrap();
+    handle.create_collation(c"mine", |one, two| two.cmp(one) as i32).unwrap();
+    handle.create_function(c"f", 1, true, |context, _| context.result(crate::sqlite::ValueRef::Integer(1))).unwrap();
+    handle
+        .execute_batch(
+            "CREATE TABLE t(name TEXT COLLATE mine UNIQUE, n INT CHECK (f(n))); CREATE INDEX i ON t(f(n));
+             CREATE INDEX j ON t(name); INSERT INTO t VALUES ('a', 1), ('b', 2)",
+        )
+        .unwrap();
+    drop(handle);
+    let image = Image::new(Source::Memory(fs::read(&path).unwrap()), None, None);
+    let report = recover(&image, &folder.0.join("new.db"), false, &mut |_, _, _| true).unwrap();
+    assert!(report.tables[0].is_whole(), "{report:?}");
+    assert_eq!(report.not_made.iter().map(|(_, name, _)| &**name).collect::<Vec<_>>(), ["i", "j"]);
+    assert_eq!(report.notes.len(), 2, "{report:?}");
+    let handle = Handle::open(&folder.0.join("new.db"), OpenFlags::EXISTING).unwrap();
+    handle.create_collation(c"mine", |one, two| two.cmp(one) as i32).unwrap();
+    handle.create_function(c"f", 1, true, |context, _| context.result(crate::sqlite::ValueRef::Integer(1))).unwrap();
+    handle.execute_batch("REINDEX mine").unwrap();
+    assert_eq!(texts(&handle, "PRAGMA integrity_check"), ["'ok'"]);
+    assert_eq!(texts(&handle, "SELECT name, n FROM t ORDER BY n"), ["'a'|1", "'b'|2"]);
+}
+
+#[test]
 fn whatever_the_bytes_nothing_panics_and_what_is_made_is_sound() {
     let folder = Folder::new();
     let (bytes, _) = build(&folder, "PRAGMA page_size=512; PRAGMA auto_vacuum=FULL", RICH);
