@@ -268,6 +268,53 @@ def test_it_refuses_while_another_process_has_the_file_open(database: Path, caps
     assert [path.name for path in database.parent.iterdir()] == ["app.db"]
 
 
+@pytest.mark.parametrize("journal", ["wal", "delete"])
+def test_it_refuses_also_if_who_has_the_file_open_cannot_be_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, journal: str
+) -> None:
+    path = tmp_path / "app.db"
+    build(path, journal)
+    damage(path, a_page_of(path, "plain"))
+    program = (
+        "import sqlite3, sys; c = sqlite3.connect(sys.argv[1], isolation_level=None); c.execute('BEGIN');"
+        "c.execute('SELECT x FROM small').fetchall(); print('open', flush=True); sys.stdin.read()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", program, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    # As from another container.
+    monkeypatch.setattr("writelane.repair.openers", lambda _: ([], False))
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdin is not None
+        assert holder.stdout.readline() == "open\n"
+        with pytest.raises(OperationalError, match="cannot be seen"):
+            repair(path)
+        holder.stdin.close()
+    assert repair(path).repaired is not None
+
+
+def test_nobody_gets_in_while_it_works(database: Path) -> None:
+    damage(database, a_page_of(database, "plain"))
+    answers: list[str] = []
+
+    def try_to_get_in(_: str) -> None:
+        program = (
+            "import sqlite3, sys; c = sqlite3.connect(sys.argv[1], timeout=0)\n"
+            "try: print(c.execute('SELECT x FROM small').fetchall())\n"
+            "except sqlite3.OperationalError as error: print(error)"
+        )
+        if len(answers) < 3:
+            done = subprocess.run(
+                [sys.executable, "-c", program, str(database)], capture_output=True, text=True, check=True
+            )
+            answers.append(done.stdout.strip())
+
+    assert repair(database, swap=True, progress=try_to_get_in).swapped
+    assert answers
+    assert set(answers) == {"database is locked"}
+
+
 def test_never_an_empty_database_of_one_that_had_rows(tmp_path: Path) -> None:
     path = tmp_path / "app.db"
     connection = sqlite3.connect(path)

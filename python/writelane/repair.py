@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import os
+import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -19,6 +22,11 @@ from writelane.processes import openers
 from writelane.workshop import flush, workshop
 
 __all__ = ["Repair", "repair"]
+
+#: Start and number of the bytes that SQLite locks in a database. Source: https://www.sqlite.org/lockingv3.html.
+LOCK_BYTES = (0x4000_0000, 512)
+#: Of fcntl(2); Python has had a name for it since 3.9 only where it was built against new enough headers.
+F_OFD_SETLK = getattr(fcntl, "F_OFD_SETLK", 37)
 
 #: Bytes copied at once, and, where a disk cannot read them, one by one.
 CHUNK = 1 << 20
@@ -104,7 +112,7 @@ def repair(
         raise FileExistsError(f"{target} is already there")
     tell = progress or (lambda _: None)
     done = Repair(Path(path))
-    with workshop(target) as folder:
+    with _kept_out(origin), workshop(target) as folder:
         copy = folder / "damaged.db"
         done.notes += _copy_with_log(origin, copy, tell)
         tell("checking")
@@ -139,12 +147,12 @@ def repair(
     return done
 
 
-def refuse_if_in_use(path: Path) -> None:
-    """Raise OperationalError if any process has the database open, or owns it."""
-    found, _ = openers(path)
+def refuse_if_in_use(path: Path, *, by_others: bool = False) -> None:
+    """Raise OperationalError if any process (``by_others``: but this one) has the database open, or owns it."""
+    found = [opener for opener in openers(path)[0] if not (by_others and opener.pid == os.getpid())]
     if any(opener.pid == os.getpid() for opener in found):
         release_idle_files()
-        found, _ = openers(path)
+        found = openers(path)[0]
     if found:
         raise OperationalError(
             f"{path} is in use: {', '.join(map(str, found))} must close it first, or be stopped; nothing was changed"
@@ -155,6 +163,35 @@ def refuse_if_in_use(path: Path) -> None:
             f"{path} is owned by process {owner['pid']} on host {owner['host']}; it must close it first; nothing was "
             "changed"
         )
+
+
+@contextlib.contextmanager
+def _kept_out(path: Path) -> Iterator[None]:
+    """Hold the lock that every reader and writer of the file needs, so that nobody begins to use it meanwhile.
+
+    Finds those, too, who cannot be seen: processes of other users and of other containers. A lock of the open file and
+    not of the process, since the file is opened and closed again for copying.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except PermissionError:
+        # Without the right to write there is no such lock to be had, nor anything to be swapped.
+        yield
+        return
+    try:
+        try:
+            fcntl.fcntl(descriptor, F_OFD_SETLK, struct.pack("@hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, *LOCK_BYTES, 0))
+        except BlockingIOError:
+            raise OperationalError(
+                f"{path} is in use by a process that cannot be seen from here, of another user or another container; "
+                "nothing was changed"
+            ) from None
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP):
+                raise
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _name_beside(origin: Path, what: str) -> Path:
@@ -297,7 +334,7 @@ def _finish(fresh: Path, origin: Path, target: Path, done: Repair, swap: bool) -
         done.kept = [Path(f"{origin}{suffix}") for suffix in ("", "-wal") if os.path.exists(f"{origin}{suffix}")]
         done.next_step = f"look at {target}, then move it in place of {origin}, with nobody using it (or use --swap)"
         return
-    refuse_if_in_use(origin)
+    refuse_if_in_use(origin, by_others=True)
     aside = _name_beside(origin, "damaged")
     # The name is never without a database: the old one gets a second name, then the new one takes the first. Its log
     # goes first, since nobody may ever read it with the new one.
