@@ -16,6 +16,17 @@ pub fn sleep(attempt: u32, random: u32) -> Duration {
     half + half.mul_f64(f64::from(random) / f64::from(u32::MAX))
 }
 
+/// How many times as long as a look took it is until the next. A look who holds the lock takes longer the more processes
+/// there are, and all that wait look.
+const LOOK_SPARINGLY: u32 = 500;
+/// The longest until the next look.
+const LOOK_AT_LATEST: Duration = Duration::from_secs(5);
+
+/// Return how long not to look again who holds the lock, after a look that took `spent`.
+pub fn next_look(spent: Duration) -> Duration {
+    (spent * LOOK_SPARINGLY).min(LOOK_AT_LATEST)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -31,5 +42,21 @@ mod tests {
         assert_eq!(sleep(0, 0), FIRST / 2);
         assert_eq!(sleep(0, u32::MAX), FIRST);
         assert!(sleep(9, 0) >= LONGEST / 2);
+    }
+
+    #[test]
+    fn many_who_wait_do_not_use_up_the_processors_by_looking() {
+        // A look goes through the records of all, so it costs the same for each of them.
+        for waiting in [1_u32, 8, 64, 128] {
+            let look = Duration::from_micros(150) * waiting;
+            let share = f64::from(waiting) * look.as_secs_f64() / next_look(look).as_secs_f64();
+            assert!(share < 0.5, "{waiting} that wait use {share} of a processor");
+        }
+    }
+
+    #[test]
+    fn a_look_comes_in_time_for_a_short_deadline() {
+        assert!(next_look(Duration::from_micros(100)) <= Duration::from_millis(50));
+        assert_eq!(next_look(Duration::from_secs(1)), LOOK_AT_LATEST);
     }
 }

@@ -11,7 +11,7 @@ use crate::queue::Class;
 use crate::sqlite::{SqliteError, Value, ffi};
 use crate::wait::{GaveUp, Patience};
 use std::cell::RefCell;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A job in the group, with what is known of it so far.
@@ -593,6 +593,20 @@ fn waited(member: &Member, clock: &Clock, answered: Instant) -> Waited {
     Waited { queue, lock, run: member.run, commit }
 }
 
+impl Shared {
+    /// Say who holds the lock, unless the last look was a short time ago for what it took.
+    fn look_for_holder(&self, now: Instant) -> Option<Holder> {
+        let mut due = self.look_due.lock().unwrap_or_else(PoisonError::into_inner);
+        if due.is_some_and(|due| now < due) {
+            return None;
+        }
+        let holder = self.holder();
+        let looked = Instant::now();
+        *due = Some(looked + backoff::next_look(looked.saturating_duration_since(now)));
+        holder
+    }
+}
+
 /// What the writer looks after while it waits for the lock.
 pub(super) struct Waiting<'a> {
     shared: &'a Arc<Shared>,
@@ -612,7 +626,7 @@ impl<'a> Waiting<'a> {
     pub(super) fn keep_house(&self) -> bool {
         let now = Instant::now();
         if now.saturating_duration_since(self.since) >= ASK_AFTER
-            && let Some(holder) = self.shared.holder()
+            && let Some(holder) = self.shared.look_for_holder(now)
         {
             let mut known = self.holder.borrow_mut();
             // A holder that is named is not forgotten for one that is not.

@@ -43,6 +43,8 @@ pub struct Shared {
     usual_commit: AtomicU64,
     /// After this, work that is left is refused.
     stop_at: Mutex<Option<Instant>>,
+    /// Before this, who holds the lock is not looked for again.
+    look_due: Mutex<Option<Instant>>,
 }
 
 /// The writer of one file in this process.
@@ -90,6 +92,7 @@ impl Writer {
             usual_jobs: AtomicU64::new(1.0_f64.to_bits()),
             usual_commit: AtomicU64::new(0),
             stop_at: Mutex::new(None),
+            look_due: Mutex::new(None),
         });
         shared.home.give(Box::new(setup.engine));
         let thread = {
