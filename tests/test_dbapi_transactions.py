@@ -230,6 +230,37 @@ def test_lastrowid_and_rowcount_belong_to_their_statement_on_a_shared_connection
     assert sorted(claims) == connection.execute("SELECT id, thread, number FROM r ORDER BY id").fetchall()
 
 
+def test_a_transaction_left_alone_is_rolled_back_for_others_and_says_why(connect, path):
+    idle, other = connect(idle_rollback=0.1), connect(timeout=120)
+    idle.execute("INSERT INTO t VALUES ('idle')")
+    cursor = idle.execute("SELECT x FROM t")
+    # Gets the lock only because the other transaction is taken away.
+    other.execute("INSERT INTO t VALUES ('other')")
+    other.commit()
+    assert idle.in_transaction
+    for use in (
+        cursor.fetchall,
+        idle.commit,
+        lambda: idle.execute("SELECT 1"),
+        lambda: idle.execute("INSERT INTO t VALUES ('half')"),
+    ):
+        with pytest.raises(sqlite3.OperationalError, match=r"rolled back \(it was left alone"):
+            use()
+    idle.rollback()
+    idle.execute("INSERT INTO t VALUES ('again')")
+    idle.commit()
+    assert outsider(path, "SELECT x FROM t") == [("other",), ("again",)]
+
+
+def test_a_transaction_in_use_is_not_idle(connect, path):
+    busy = connect(idle_rollback=30)
+    busy.execute("INSERT INTO t VALUES ('busy')")
+    busy.commit()
+    assert outsider(path, "SELECT x FROM t") == [("busy",)]
+    with pytest.raises(ValueError, match="idle_rollback"):
+        connect(idle_rollback=0)
+
+
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_an_inherited_connection_is_refused_and_the_parents_goes_on(connect, path):
     connection = connect(isolation_level=None)

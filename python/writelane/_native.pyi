@@ -110,6 +110,7 @@ class Connection:
         *,
         autocommit: bool | int = ...,
         begin: str = "immediate",
+        idle_rollback: float | None = None,
     ) -> None: ...
     def __call__(self, sql: str = ..., /) -> Statement:
         """Prepare a statement without running it."""

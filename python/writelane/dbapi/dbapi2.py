@@ -81,7 +81,9 @@ def connect(database: Any, *args: Any, **kwargs: Any) -> Any:
 
     Takes what ``sqlite3.connect`` takes. `timeout` (seconds, by default 5) bounds every wait for a lock, that of a
     write for its turn included; ``begin="deferred"`` leaves a bare ``BEGIN`` as it is instead of taking the write
-    lock with it. Raises `OperationalError` where the file cannot be opened.
+    lock with it; ``idle_rollback=SECONDS`` has a transaction that is left alone for longer rolled back for the sake of
+    others, and its next use raise `OperationalError` with the reason. Raises `OperationalError` where the file
+    cannot be opened.
     """
     if args and _VERSION >= (3, 13):
         warnings.warn(

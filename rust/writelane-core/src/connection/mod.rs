@@ -8,6 +8,7 @@ mod blob;
 mod copy;
 mod error;
 mod hook;
+mod idle;
 mod kind;
 mod lock;
 mod measure;
@@ -33,9 +34,9 @@ use lock::{Held, ReentrantLock};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::CStr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
 use waits::Waits;
 
 /// How a connection behaves.
@@ -47,6 +48,8 @@ pub struct Options {
     pub begin_immediate: bool,
     /// How many prepared statements are kept.
     pub cached_statements: usize,
+    /// How long a transaction may be left alone before it is rolled back for the sake of others; `None`: for ever.
+    pub idle_rollback: Option<Duration>,
     /// Asked during a wait, at least every 50 ms: `true` ends it with [`Error::Signalled`].
     pub signalled: fn() -> bool,
 }
@@ -62,6 +65,10 @@ pub struct Connection {
     lane: Option<Arc<Lane>>,
     checkpointer: Option<Arc<Checkpointer>>,
     counts: Arc<Telemetry>,
+    this: Weak<Self>,
+    /// Since when a transaction is open and no call runs; kept where idle transactions are rolled back.
+    idle_since: Mutex<Option<Instant>>,
+    watched: AtomicBool,
     in_transaction: AtomicBool,
     total_changes: AtomicI64,
     next_cursor: AtomicU64,
@@ -77,7 +84,7 @@ struct State {
     cursors: RefCell<BTreeMap<u64, Rows>>,
     blobs: RefCell<BTreeMap<u64, Blob>>,
     hooks: RefCell<Hooks>,
-    lost: RefCell<Option<Box<str>>>,
+    lost: RefCell<Option<Lost>>,
 }
 
 /// What the application has asked to be told of.
@@ -86,6 +93,14 @@ struct Hooks {
     authorizer: Option<Authorizer>,
     trace: Option<Trace>,
     progress: Option<Progress>,
+}
+
+/// A transaction that is gone and whose loss nobody has acknowledged.
+#[derive(Clone)]
+struct Lost {
+    why: Box<str>,
+    /// Whether it was left alone, so that its application has not been told yet: then reads are refused too.
+    idle: bool,
 }
 
 /// The rows a statement has yet to give.
@@ -129,7 +144,10 @@ impl Connection {
             hooks: RefCell::new(Hooks::default()),
             lost: RefCell::new(None),
         };
-        Ok(Arc::new(Self {
+        Ok(Arc::new_cyclic(|this| Self {
+            this: this.clone(),
+            idle_since: Mutex::new(None),
+            watched: AtomicBool::new(false),
             state: ReentrantLock::new(state),
             waits,
             interrupter: handle.interrupter(),
@@ -245,6 +263,7 @@ impl Connection {
     fn settle(&self, state: &State, handle: &Arc<Handle>) {
         let open = !handle.autocommit() || state.lost.borrow().is_some();
         self.in_transaction.store(open, Ordering::Relaxed);
+        self.note_idle(!handle.autocommit());
         self.total_changes.store(handle.total_changes(), Ordering::Relaxed);
         if self.lane.is_some() && self.waits.has_turn() && !handle.writes_main() {
             if let Some(checkpointer) = self.checkpointer.as_ref().filter(|checkpointer| checkpointer.note_commit()) {

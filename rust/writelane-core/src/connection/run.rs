@@ -338,7 +338,8 @@ impl Connection {
     fn check_writable(&self, state: &State, statement: &Statement, kind: Kind) -> Result<(), Error> {
         let reads = statement.is_readonly()
             && !matches!(kind, Kind::Commit | Kind::Savepoint | Kind::BareBegin | Kind::Begin | Kind::Rollback);
-        if reads { Ok(()) } else { self.check_lost(state, kind) }
+        let told = !state.lost.borrow().as_ref().is_some_and(|lost| lost.idle);
+        if reads && told { Ok(()) } else { self.check_lost(state, kind) }
     }
 
     /// Step a statement that has been stepped before, noting the loss of a transaction.
@@ -363,7 +364,13 @@ impl Connection {
     pub fn fetch(&self, number: u64, rows_max: usize, bytes_max: usize, out: &mut Cells) -> Result<Fetched, Error> {
         let (state, handle) = self.enter()?;
         self.waits.begin_read();
-        let Some(mut rows) = state.cursors.borrow_mut().remove(&number) else { return Ok(Fetched::default()) };
+        let Some(mut rows) = state.cursors.borrow_mut().remove(&number) else {
+            // Rows that a transaction which was left alone took with it are not "no more rows".
+            return match &*state.lost.borrow() {
+                Some(lost) if lost.idle => Err(Error::TransactionLost(lost.why.clone())),
+                _ => Ok(Fetched::default()),
+            };
+        };
         let result = self.fetch_in(&state, &handle, &mut rows, rows_max, bytes_max, out);
         match &result {
             Ok(fetched) if fetched.more => {

@@ -3,7 +3,7 @@
 use super::kind::Kind;
 use super::policy::{Busy, Decision, decide};
 use super::waits::Ended;
-use super::{Connection, Error, State, install_busy};
+use super::{Connection, Error, Lost, State, install_busy};
 use crate::lane::Holder;
 use crate::sqlite::{Handle, SqliteError, Statement, Step, ValueRef, ffi};
 use std::sync::Arc;
@@ -91,7 +91,7 @@ impl Connection {
             state.lost.take();
         }
         match &*state.lost.borrow() {
-            Some(why) => Err(Error::TransactionLost(why.clone())),
+            Some(lost) => Err(Error::TransactionLost(lost.why.clone())),
             None => Ok(()),
         }
     }
@@ -192,7 +192,7 @@ impl Connection {
     ) {
         // A failed COMMIT says itself that the transaction is gone.
         if !autocommit_before && handle.autocommit() && !matches!(kind, Kind::Commit | Kind::Rollback) {
-            *state.lost.borrow_mut() = Some(error.message.clone());
+            *state.lost.borrow_mut() = Some(Lost { why: error.message.clone(), idle: false });
         }
     }
 

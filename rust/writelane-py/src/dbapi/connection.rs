@@ -21,8 +21,8 @@ const CACHED_STATEMENTS: i64 = 128;
 /// How long a connection waits for a lock unless it is told otherwise, in seconds.
 const DEFAULT_TIMEOUT: f64 = 5.0;
 
-/// What a connection can be told when it is made; the last two only by keyword.
-const PARAMETERS: [&str; 10] = [
+/// What a connection can be told when it is made; the last three only by keyword.
+const PARAMETERS: [&str; 11] = [
     "database",
     "timeout",
     "detect_types",
@@ -33,6 +33,7 @@ const PARAMETERS: [&str; 10] = [
     "uri",
     "autocommit",
     "begin",
+    "idle_rollback",
 ];
 
 /// The value that asks for the transaction control of PEP 249's early days.
@@ -288,7 +289,7 @@ impl Connection {
     #[pyo3(
         signature = (*_args, **_kwargs),
         text_signature = "(database, timeout=5.0, detect_types=0, isolation_level='', check_same_thread=True, \
-                          factory=None, cached_statements=128, uri=False, *, autocommit=-1, begin='immediate')"
+                          factory=None, cached_statements=128, uri=False, *, autocommit=-1, begin='immediate', idle_rollback=None)"
     )]
     fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> Self {
         Self {
@@ -313,7 +314,7 @@ impl Connection {
         let values = arguments::take("Connection", PARAMETERS, 1, 8, args, kwargs)?.values;
         let [database, timeout, detect_types, isolation_level, check_same_thread, _factory, cached_statements, uri, ..] =
             &values;
-        let [.., autocommit, begin] = &values;
+        let [.., autocommit, begin, idle_rollback] = &values;
         let database = database.clone().unwrap_or_else(|| py.None().into_bound(py));
         let timeout = given(timeout, DEFAULT_TIMEOUT)?;
         let detect_types = given(detect_types, 0)?;
@@ -340,7 +341,18 @@ impl Connection {
             "deferred" => false,
             _ => return Err(PyValueError::new_err("begin must be 'immediate' or 'deferred'")),
         };
+        let idle_rollback = match idle_rollback {
+            Some(seconds) if !seconds.is_none() => {
+                let seconds: f64 = seconds.extract()?;
+                if seconds.is_nan() || seconds <= 0.0 {
+                    return Err(PyValueError::new_err("idle_rollback must be more than 0 seconds, or None"));
+                }
+                Some(self::timeout(seconds))
+            }
+            _ => None,
+        };
         let options = Options {
+            idle_rollback,
             timeout: self::timeout(timeout),
             begin_immediate,
             cached_statements: usize::try_from(cached_statements).unwrap_or(0),
