@@ -523,6 +523,11 @@ class Database:
         """
     def reads(self, sql: str, /) -> bool:
         """Say whether a statement only reads, so that `execute` runs it on a reader."""
+    def activity(self) -> tuple[int, int]:
+        """Return (jobs committed by this process, waits for the turn of other processes), since the file was opened.
+
+        For work that makes way for others: where these rise, there are others.
+        """
     def begin(self, label: str, /, *, durable: bool = False, deadline: float | None = ...) -> Transaction:
         """Begin an interactive transaction, in turn; `label` is what others are told holds the lock."""
     def flush(self, *, deadline: float | None = ...) -> None:

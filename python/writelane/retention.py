@@ -1,7 +1,8 @@
 """Delete many rows in the gaps between required work.
 
 Rows are looked for on a reader, which holds nobody up, and deleted by their own key in chunks, each a best-effort job:
-it runs when no required work waits, and its size is fitted to a hold of a few milliseconds. Between two chunks there
+it runs when no required work waits, and its size is fitted to a short hold: 3 ms while others work on the file, 15 ms
+while nobody does. Between two chunks there
 is a pause, so that processes that know nothing of the lane get in, and the writer's usual checkpoints keep the log
 small. What is deleted is deleted: a run that was killed is continued by the next one.
 """
@@ -21,8 +22,14 @@ from writelane.tables import Table, quoted
 
 __all__ = ["Pruned", "count", "prune"]
 
-#: How long a chunk should hold the lock, in seconds: less than anybody notices.
-HOLD = 0.004
+#: How long a chunk should hold the lock while others work, in seconds: hardly longer than their own transactions.
+HOLD_BUSY = 0.003
+#: While nobody does: long enough that the work is most of it, short beside what SQLite's own busy handler sleeps.
+HOLD_QUIET = 0.015
+#: How long after the last sign of others it counts as quiet again, in seconds.
+QUIET_AFTER = 2.0
+#: A chunk is not made smaller than this to shorten its commit, which has a price of its own.
+ROWS_MIN = 32
 #: Rows of the first chunk, before it is known how long they take.
 FIRST_CHUNK = 64
 #: The most rows of a chunk, which bounds the memory and the job.
@@ -206,16 +213,42 @@ class _Run:
                 return self._stop.reason()
 
 
-def _fitted(rows: int, seconds: float, most: int) -> int:
-    """Return how many rows to delete next, so that they take about `HOLD`."""
-    wanted = int(rows * HOLD / max(seconds, 1e-6))
-    return max(1, min(wanted, rows * 2, most))
+def fitted(rows: int, ran: float, held: float, hold: float, most: int) -> int:
+    """Return how many rows to delete next, so that the lock is held for about ``hold`` seconds.
+
+    ``ran``: how long the last ``rows`` took, ``held``: the same with their commit.
+    """
+    by_all, by_run = (int(rows * hold / max(seconds, 1e-6)) for seconds in (held, ran))
+    return max(1, min(max(by_all, min(by_run, ROWS_MIN)), rows * 2, most))
 
 
-def _chunks(run: _Run, finder: _Finder, most: int) -> Iterator[tuple[int, float]]:
+class _Others:
+    """Watches whether anybody else works on the file."""
+
+    def __init__(self, database: _native.Database) -> None:
+        self._database = database
+        self._before = database.activity()
+        self._busy_until = 0.0
+
+    def hold(self) -> float:
+        """Return how long the next chunk may hold the lock. Called after each chunk, which is one job."""
+        jobs, waits = self._database.activity()
+        if jobs != self._before[0] + 1 or waits != self._before[1]:
+            self._busy_until = time.monotonic() + QUIET_AFTER
+        self._before = jobs, waits
+        return HOLD_BUSY if time.monotonic() < self._busy_until else HOLD_QUIET
+
+
+def _chunks(
+    run: _Run, finder: _Finder, others: _Others, stop: Stop, most: int, pause: float | None
+) -> Iterator[tuple[int, float]]:
     """Delete chunk after chunk; yield the rows deleted and the seconds the lock was held."""
     size = min(FIRST_CHUNK, most)
+    free_until = 0.0
+    # The next rows are looked for in the pause.
     while keys := finder.next(size):
+        if stop.wait(max(0.0, free_until - time.monotonic())):
+            return
         result = run.delete(keys)
         if result is None:
             return
@@ -224,8 +257,9 @@ def _chunks(run: _Run, finder: _Finder, most: int) -> Iterator[tuple[int, float]
         if result.rowcount <= 0 and not finder.walks:
             # A trigger keeps these rows, or others were quicker; a walk comes to an end all the same.
             finder.walks = True
-        # By what the rows cost, and not the commit: a disk that syncs slowly would have ever smaller chunks synced.
-        size = _fitted(len(keys), ran, most)
+        size = fitted(len(keys), ran, held, others.hold(), most)
+        # As long as the hold, so that whoever polls for the lock finds it free half of the time.
+        free_until = time.monotonic() + (min(max(held, 0.001), PAUSE_MAX) if pause is None else pause)
         yield max(result.rowcount, 0), held
 
 
@@ -267,7 +301,9 @@ def prune(
     run = _Run(database, found, condition, stop)
     done = Pruned(found.name)
     try:
-        for deleted, held in _chunks(run, _Finder(database, found, condition), min(chunk or CHUNK_MAX, CHUNK_MAX)):
+        most = min(chunk or CHUNK_MAX, CHUNK_MAX)
+        finder, others = _Finder(database, found, condition), _Others(database)
+        for deleted, held in _chunks(run, finder, others, stop, most, pause):
             done = replace(
                 done,
                 deleted=done.deleted + deleted,
@@ -277,10 +313,7 @@ def prune(
             )
             if progress is not None:
                 progress(done)
-            reason = run.keep_log_small()
-            # As long as the hold, so that whoever polls for the lock finds it free half of the time.
-            stop.wait(min(max(held, 0.001), PAUSE_MAX) if pause is None else pause)
-            reason = reason or stop.reason()
+            reason = run.keep_log_small() or stop.reason()
             if reason:
                 return replace(done, seconds=time.monotonic() - started, reason=reason)
     except Error as error:

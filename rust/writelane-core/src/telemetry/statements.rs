@@ -298,6 +298,11 @@ impl Telemetry {
         all
     }
 
+    /// Return how many jobs were answered from committed transactions.
+    pub fn jobs(&self) -> u64 {
+        self.lock().groups.jobs
+    }
+
     /// Return the counts of transactions.
     pub fn groups(&self) -> GroupStats {
         let inner = self.lock();

@@ -313,6 +313,14 @@ impl Database {
         detach(py, || self.inner.reads(sql)).map_err(|failure| raise(py, &failure))
     }
 
+    /// Return (jobs committed by this process, waits for the turn of other processes), since the file was opened.
+    ///
+    /// For work that makes way for others: where these rise, there are others.
+    fn activity(&self) -> (u64, u64) {
+        let jobs = self.inner.writer().map_or(0, |writer| writer.telemetry().jobs());
+        (jobs, self.inner.lane().map_or(0, |lane| lane.stats().queued))
+    }
+
     /// Begin an interactive transaction, in turn; ``label`` is what others are told holds the lock.
     #[pyo3(signature = (label, /, *, durable=false, deadline=Deadline::AsOpened))]
     fn begin(&self, py: Python<'_>, label: &str, durable: bool, deadline: Deadline) -> PyResult<Transaction> {
