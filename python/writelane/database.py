@@ -174,8 +174,8 @@ class Database(_native.Database):
 
         ``older_than``: columns and cutoffs; a row goes if each column is less than its cutoff. NULL is older than
         nothing, a number not older than a text. ``where``, ``parameters``: a condition in SQL, instead or beside.
-        ``chunk``: the most rows deleted in one transaction; within it the number is fitted to 3 to 15 milliseconds.
-        ``pause``: seconds between chunks; by default as long as the last one held the lock.
+        ``chunk``: the most rows deleted in one transaction; within it the number is fitted to 3 to 20 milliseconds.
+        ``pause``: seconds between chunks; by default three quarters of the last one's hold.
         ``progress``: called with the :class:`Pruned` so far after each chunk. ``deadline``: seconds after which it
         ends unfinished; ``None``: when all is done.
 

@@ -1,7 +1,7 @@
 """Delete many rows in the gaps between required work.
 
 Rows are looked for on a reader, which holds nobody up, and deleted by their own key in chunks, each a best-effort job:
-it runs when no required work waits, and its size is fitted to a short hold: 3 ms while others work on the file, 15 ms
+it runs when no required work waits, and its size is fitted to a short hold: 3 ms while others work on the file, 20 ms
 while nobody does. Between two chunks there
 is a pause, so that processes that know nothing of the lane get in, and the writer's usual checkpoints keep the log
 small. What is deleted is deleted: a run that was killed is continued by the next one.
@@ -24,8 +24,10 @@ __all__ = ["Pruned", "count", "prune"]
 
 #: How long a chunk should hold the lock while others work, in seconds: hardly longer than their own transactions.
 HOLD_BUSY = 0.003
-#: While nobody does: long enough that the work is most of it, short beside what SQLite's own busy handler sleeps.
-HOLD_QUIET = 0.015
+#: While nobody does: as long as the writer holds it for a group of required work.
+HOLD_QUIET = 0.02
+#: The pause after a chunk, as a part of its hold: whoever polls for the lock must find it free often enough.
+PAUSE = 0.75
 #: How long after the last sign of others it counts as quiet again, in seconds.
 QUIET_AFTER = 2.0
 #: A chunk is not made smaller than this to shorten its commit, which has a price of its own.
@@ -258,8 +260,7 @@ def _chunks(
             # A trigger keeps these rows, or others were quicker; a walk comes to an end all the same.
             finder.walks = True
         size = fitted(len(keys), ran, held, others.hold(), most)
-        # As long as the hold, so that whoever polls for the lock finds it free half of the time.
-        free_until = time.monotonic() + (min(max(held, 0.001), PAUSE_MAX) if pause is None else pause)
+        free_until = time.monotonic() + (min(max(PAUSE * held, 0.001), PAUSE_MAX) if pause is None else pause)
         yield max(result.rowcount, 0), held
 
 
