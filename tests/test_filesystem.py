@@ -137,6 +137,7 @@ def test_open_refuses_there_and_creates_nothing(fuse: Mount, subtype: str) -> No
     point, folder = fuse(subtype)
     answer = open_there(point / "app.db")
     assert answer.startswith("UnsafeFilesystem")
+    assert answer.count(str(point / "app.db")) == 1
     assert str(point) in answer
     assert ("fuse" if subtype == "-" else f"fuse.{subtype}") in answer
     assert list(folder.iterdir()) == []

@@ -146,7 +146,12 @@ pub struct OpenError {
 
 impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.error, self.path.display())?;
+        let (text, path) = (self.error.to_string(), self.path.display().to_string());
+        f.write_str(&text)?;
+        // A refusal is a whole sentence about the file and has named it.
+        if !text.contains(&path) {
+            write!(f, ": {path}")?;
+        }
         match &self.advice {
             Some(advice) => write!(f, " ({advice})"),
             None => Ok(()),
