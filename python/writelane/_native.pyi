@@ -528,8 +528,13 @@ class Database:
 
         For work that makes way for others: where these rise, there are others.
         """
-    def begin(self, label: str, /, *, durable: bool = False, deadline: float | None = ...) -> Transaction:
-        """Begin an interactive transaction, in turn; `label` is what others are told holds the lock."""
+    def begin(
+        self, label: str, /, *, task: int = 0, durable: bool = False, deadline: float | None = ...
+    ) -> Transaction:
+        """Begin an interactive transaction, in turn; `label` is what others are told holds the lock, `task` the task of
+        this thread that it belongs to, 0 for the thread itself."""
+    def refuse_own_transaction(self, task: int) -> None:
+        """Raise ProgrammingError if task `task` of this thread would wait for its own `transaction()`."""
     def flush(self, *, deadline: float | None = ...) -> None:
         """Wait until everything queued before, offered work too, is answered."""
     def run_checkpoint(self, mode: str = "passive", *, deadline: float | None = ...) -> tuple[int, int, int]:

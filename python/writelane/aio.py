@@ -13,7 +13,7 @@ from typing import Any
 
 from writelane import _native
 
-__all__ = ["answer"]
+__all__ = ["answer", "task_number"]
 
 
 class _Inbox:
@@ -48,6 +48,15 @@ class _Inbox:
 
 
 _inboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Inbox] = weakref.WeakKeyDictionary()
+
+
+def task_number() -> int:
+    """Return the number of the running task; 0 where none runs."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        return 0
+    return 0 if task is None else id(task)
 
 
 async def answer(ticket: _native.Ticket) -> Any:

@@ -268,6 +268,7 @@ class Database(_native.Database):
         if best_effort.is_offering(self) and not self.reads(sql):
             self.offer(sql, parameters)
             return _native.Result()
+        self.refuse_own_transaction(aio.task_number())
         ticket = self.queue_one(sql, parameters, durable=durable, wait=False, **options)
         result: _native.Result = await aio.answer(ticket)
         return result
@@ -285,6 +286,7 @@ class Database(_native.Database):
         if best_effort.is_offering(self):
             self.offer_many(sql, rows)
             return _native.Result()
+        self.refuse_own_transaction(aio.task_number())
         ticket = self.queue_many(sql, rows, durable=durable, wait=False, **options)
         result: _native.Result = await aio.answer(ticket)
         return result
@@ -312,10 +314,10 @@ class Database(_native.Database):
         """Hold the lane and the write lock for a block that reads and writes; commit at its end.
 
         Everybody else waits meanwhile, so keep it short; ``label`` is what they are told they wait for. An exception
-        rolls back. Use the yielded transaction inside the block: a write through the database itself would wait for
-        the block's own end.
+        rolls back. Use the yielded transaction inside the block: what would wait for the block's own end (a write
+        through the database itself, ``close``) raises ``ProgrammingError`` there.
         """
-        transaction = self.begin(label, durable=durable, **options)
+        transaction = self.begin(label, task=aio.task_number(), durable=durable, **options)
         try:
             yield transaction
         except BaseException:

@@ -26,6 +26,10 @@ else:
 __all__ = ["WriteFuture"]
 
 
+#: What ``concurrent.futures`` sets on a future and looks at from outside.
+_OF_THE_BASE = frozenset({"_condition", "_done_callbacks", "_exception", "_result", "_state", "_waiters"})
+
+
 class WriteFuture(Future):
     """The future of one submitted write.
 
@@ -37,20 +41,24 @@ class WriteFuture(Future):
     def __init__(self, ticket: _native.Ticket) -> None:
         # The base class is set up when somebody needs its condition: most futures are only ever asked for a result.
         self._ticket = ticket
-        self._watched = False
 
     def __getattr__(self, name: str) -> Any:
         # Reached once, for the first attribute of the base class that anybody looks at.
-        if name.startswith("_") and "_condition" not in self.__dict__:
-            super().__init__()
-            self._watch()
-            return getattr(self, name)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    def _watch(self) -> None:
-        if not self._watched:
-            self._watched = True
+        if name not in _OF_THE_BASE:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        with _lock:
+            fresh = "_condition" not in self.__dict__
+            if fresh:
+                super().__init__()
+        if fresh:
             _collector().watch(self._ticket, self._complete)
+        return self.__dict__[name]
+
+    def __copy__(self) -> WriteFuture:
+        return WriteFuture(self._ticket)
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a WriteFuture cannot be pickled: it belongs to the queue of this process")
 
     def _complete(self) -> None:
         """Bring the state of the base class up to the ticket's. Called once, by the collector."""

@@ -1,5 +1,7 @@
 //! The face of one open file: what Python's `Database` is a thin cover of.
 
+#[cfg(test)]
+mod fault_tests;
 mod open;
 
 pub use open::{Access, Journal, Options, close_all};
@@ -11,11 +13,11 @@ use crate::lane::Lane;
 use crate::ownership::Ownership;
 use crate::policy::{checkpoint, deadline};
 use crate::process;
-use crate::queue::{Class, Pushed};
+use crate::queue::{Place, Pushed};
 use crate::readers::Readers;
 use crate::sync::Arc as TicketArc;
 use crate::telemetry::error_name;
-use crate::ticket::{State, Ticket};
+use crate::ticket::Ticket;
 use crate::wait::{GaveUp, Patience};
 use crate::writer::lease::{Desk, Lease};
 use crate::writer::{Driven, Shared, Writer, answer_one};
@@ -35,8 +37,10 @@ struct File {
     writer: Option<Writer>,
     ownership: Option<Arc<Ownership>>,
     generation: u64,
+    /// Databases that have it open. Once it is 0 nobody joins any more.
     users: AtomicUsize,
-    released: AtomicBool,
+    /// Where the next open of the file finds it; `None` for a file opened to read.
+    slot: Option<open::Slot>,
 }
 
 /// One `open` of a file. Clones of the file's writer are shared; the options are its own.
@@ -58,8 +62,9 @@ pub struct CallOptions {
 /// How a call is given up: asked at least every 50 ms with no lock held.
 pub type Interrupted<'a> = &'a (dyn Fn() -> bool + 'a);
 
-/// After an interrupt, how long to wait for the writer to say whether the job had started.
-const LAST_WORD: Duration = Duration::from_millis(80);
+/// Said to a thread that would wait for the end of its own transaction.
+const OWN_TRANSACTION: &str = "this thread is inside db.transaction() of the same file, whose end this call would wait \
+                               for: use the transaction's own execute(), or end its block first";
 
 impl Database {
     /// Return the file's path as it was opened.
@@ -88,6 +93,23 @@ impl Database {
             Some(writer) => writer.shared().check(),
             None => Ok(()),
         }
+    }
+
+    /// Say whether this object belongs to a parent of this process.
+    pub fn is_inherited(&self) -> bool {
+        self.file.generation != process::generation()
+    }
+
+    /// Refuse to wait for what cannot come before this thread, or the given task of it, ends its own transaction.
+    ///
+    /// # Errors
+    /// It would wait for itself.
+    pub fn refuse_own_transaction(&self, task: Option<u64>) -> Result<(), Error> {
+        let borrower = self.writer().and_then(|shared| shared.borrower());
+        let own = borrower.is_some_and(|borrower| {
+            borrower.thread == std::thread::current().id() && task.is_none_or(|task| task == borrower.task)
+        });
+        if own { Err(Error::Usage(OWN_TRANSACTION.into())) } else { Ok(()) }
     }
 
     fn shared(&self) -> Result<&Arc<Shared>, Error> {
@@ -138,9 +160,11 @@ impl Database {
     ) -> Result<Outcome, Box<Failure>> {
         let called = Instant::now();
         self.check().map_err(|error| Box::new(error.into()))?;
-        let (kind, sql) = self.file.judge.judge(sql);
+        let (kind, sql, sure) = self.file.judge.judge_surely(sql);
         let call = Call { sql, parameters };
-        if kind == Kind::Read
+        // Where there is no writer to say what is wrong with a text, a reader says it.
+        let unclear = !sure && self.file.writer.is_none();
+        if (kind == Kind::Read || unclear)
             && let Some(readers) = &self.file.readers
         {
             let patience = Patience { until: deadline::until(called, self.wait(options)), interrupted };
@@ -164,12 +188,7 @@ impl Database {
         match kind {
             Kind::Read | Kind::Write => Ok(Some(Work::One(call))),
             Kind::Alone => Ok(Some(Work::Alone(call))),
-            Kind::Setting => {
-                if let Some(readers) = &self.file.readers {
-                    readers.add_setting(Arc::clone(&call.sql));
-                }
-                Ok(Some(Work::Alone(call)))
-            }
+            Kind::Setting => Ok(Some(Work::Setting(call))),
             Kind::Empty => Ok(None),
             Kind::Several => Err(refuse("You can only execute one statement at a time.".into(), &call)),
             Kind::Forbidden(text) => Err(refuse(text, &call)),
@@ -245,20 +264,23 @@ impl Database {
         interrupted: Interrupted<'_>,
     ) -> Result<Outcome, Box<Failure>> {
         let shared = self.shared().map_err(|error| Box::new(error.into()))?;
-        let wait = self.wait(options);
-        let until = deadline::until(called, wait);
-        let at_once = wait == Some(Duration::ZERO);
+        self.refuse_own_transaction(None).map_err(|error| Box::new(error.into()))?;
+        let until = deadline::until(called, self.wait(options));
         let job = Box::new(Job::new(work, self.durability(options), until, called));
+        let (at_once, label) = (job.at_once, Arc::clone(job.work.label()));
+        let is_driven = job.work.is_driven();
         let job = match shared.drive(job, at_once) {
             Driven::Answered(answer) => return answer,
             Driven::NotNow(job) => job,
         };
-        let label = Arc::clone(job.work.label());
-        if at_once {
-            return Err(self.timeout(shared, Phase::Queue, called, label));
+        if at_once && (is_driven || !shared.is_idle()) {
+            job.ticket.answer(Err(Box::new(Error::Cancelled.into())));
+            return Err(self.timeout(shared, Phase::Lock, called, label));
         }
         let ticket = TicketArc::clone(&job.ticket);
         shared.submit(job).map_err(|error| Box::new(error.into()))?;
+        // A job that is tried once is answered by the writer, whatever is in its way.
+        let until = if at_once { None } else { until };
         self.await_answer(shared, &ticket, until, called, label, interrupted)
     }
 
@@ -271,43 +293,23 @@ impl Database {
         label: Arc<str>,
         interrupted: Interrupted<'_>,
     ) -> Result<Outcome, Box<Failure>> {
-        let answered = match ticket.wait(&Patience { until, interrupted }) {
-            Ok(()) => true,
-            Err(gave_up) => {
-                let was_parked = ticket.state() == State::Parked;
-                if shared.queue().cancel(ticket).is_some() {
-                    return Err(match gave_up {
-                        GaveUp::Interrupted => Box::new(Error::Interrupted.into()),
-                        GaveUp::TimedOut if was_parked => self.queue_full(shared, called, label),
-                        GaveUp::TimedOut => self.timeout(shared, Phase::Queue, called, label),
-                    });
+        let mut patience = Patience { until, interrupted };
+        while let Err(gave_up) = ticket.wait(&patience) {
+            match (gave_up, shared.queue().cancel(ticket)) {
+                // It never runs.
+                (GaveUp::Interrupted, Some(_)) => return Err(Box::new(Error::Interrupted.into())),
+                (GaveUp::TimedOut, Some(Place::Parked)) => return Err(self.queue_full(shared, called, label)),
+                (GaveUp::TimedOut, Some(Place::Queued)) => {
+                    return Err(self.timeout(shared, Phase::Queue, called, label));
                 }
-                match gave_up {
-                    // It runs: its true result is given. If it waits for the lock the writer answers it in time.
-                    GaveUp::TimedOut => self.await_running(ticket, None, interrupted),
-                    GaveUp::Interrupted => {
-                        ticket.ask_to_cancel();
-                        let never = || false;
-                        self.await_running(ticket, Some(Instant::now() + LAST_WORD), &never);
-                        false
-                    }
-                }
+                (GaveUp::TimedOut, Some(Place::Taken)) => return Err(self.timeout(shared, Phase::Lock, called, label)),
+                // It runs, and its caller goes without its answer.
+                (GaveUp::Interrupted, None) => return Err(Box::new(Error::Interrupted.into())),
+                // It runs: its true result is given.
+                (GaveUp::TimedOut, None) => patience.until = None,
             }
-        };
-        if !answered {
-            return Err(Box::new(Error::Interrupted.into()));
         }
         ticket.take().unwrap_or_else(|| Err(Box::new(Error::Cancelled.into())))
-    }
-
-    fn await_running(&self, ticket: &Pending, until: Option<Instant>, interrupted: Interrupted<'_>) -> bool {
-        match ticket.wait(&Patience { until, interrupted }) {
-            Ok(()) => true,
-            Err(_) => {
-                ticket.ask_to_cancel();
-                false
-            }
-        }
     }
 
     fn timeout(&self, shared: &Shared, phase: Phase, called: Instant, label: Arc<str>) -> Box<Failure> {
@@ -332,7 +334,11 @@ impl Database {
         holder: Option<crate::lane::Holder>,
         label: Arc<str>,
     ) -> Box<Failure> {
-        let account = Account { waited: Waited { queue: after, ..Waited::default() }, holder, ..Account::default() };
+        let waited = match error {
+            Error::Timeout { phase: Phase::Lock, .. } => Waited { lock: after, ..Waited::default() },
+            _ => Waited { queue: after, ..Waited::default() },
+        };
+        let account = Account { waited, holder, ..Account::default() };
         shared.telemetry().record_one(&label, &account, Some(&error));
         Box::new(Failure { error, statement: Some(label), position: None, account })
     }
@@ -348,6 +354,12 @@ impl Database {
         interrupted: Interrupted<'_>,
     ) -> Result<Pending, Box<Failure>> {
         let (shared, ticket, until, called, label, parked) = self.enqueue(work, options)?;
+        if parked && let Err(error) = self.refuse_own_transaction(None) {
+            if shared.queue().cancel(&ticket).is_some() {
+                return Err(Box::new(error.into()));
+            }
+            return Ok(ticket);
+        }
         if parked
             && let Err(gave_up) = ticket.wait_admitted(&Patience { until, interrupted })
             && shared.queue().cancel(&ticket).is_some()
@@ -380,6 +392,10 @@ impl Database {
         let until = deadline::until(called, self.wait(options));
         let job = Box::new(Job::new(work, self.durability(options), until, called));
         let (ticket, label) = (TicketArc::clone(&job.ticket), Arc::clone(job.work.label()));
+        if job.at_once && !shared.is_idle() {
+            ticket.answer(Err(self.timeout(shared, Phase::Queue, called, Arc::clone(&label))));
+            return Ok((shared, ticket, until, called, label, false));
+        }
         let parked = matches!(shared.submit(job).map_err(|error| Box::new(error.into()))?, Pushed::Parked);
         Ok((shared, ticket, until, called, label, parked))
     }
@@ -455,7 +471,10 @@ impl Database {
         let desk = Desk::new(label.into());
         let result = self.run(Work::Lend(Arc::clone(&desk)), options, Instant::now(), interrupted);
         match (result, desk.take()) {
-            (Ok(_), Some(lease)) => Ok(lease),
+            (Ok(_), Some(lease)) => {
+                lease.belongs_to(0);
+                Ok(lease)
+            }
             (Ok(_), None) => Err(Box::new(Error::Closed.into())),
             (Err(failure), lease) => {
                 drop(lease);
@@ -474,23 +493,15 @@ impl Database {
         if shared.is_idle() {
             return Ok(());
         }
+        self.refuse_own_transaction(None).map_err(|error| Box::new(error.into()))?;
         let called = Instant::now();
         let until = deadline::until(called, self.wait(options));
-        let required = Box::new(Job::new(Work::Batch(Vec::new()), Durability::Off, until, called));
-        let offered = Box::new(Job::new(Work::Batch(Vec::new()), Durability::Off, until, called).offered(None));
-        debug_assert_eq!(offered.class, Class::Offered);
-        for barrier in [required, offered] {
-            let (ticket, class) = (TicketArc::clone(&barrier.ticket), barrier.class);
-            if let Pushed::Displaced(old) = shared.submit(barrier).map_err(|error| Box::new(error.into()))? {
-                answer_displaced(shared, old, None);
-            }
-            match self.await_answer(shared, &ticket, until, called, "flush".into(), interrupted) {
-                // Pushed out by newer offers, and so was every offer before it that had not run.
-                Err(failure) if class == Class::Offered && failure.error == Error::Cancelled => {}
-                other => drop(other?),
-            }
-        }
-        Ok(())
+        // Behind the offered work, which comes after all required work.
+        let mut marker = Job::new(Work::Batch(Vec::new()), Durability::Off, until, called).offered(None);
+        (marker.marker, marker.at_once) = (true, false);
+        let ticket = TicketArc::clone(&marker.ticket);
+        shared.submit(Box::new(marker)).map_err(|error| Box::new(error.into()))?;
+        self.await_answer(shared, &ticket, until, called, "flush".into(), interrupted).map(drop)
     }
 
     /// Run a checkpoint in turn and return (busy, pages in the log, pages copied).
@@ -515,11 +526,19 @@ impl Database {
     /// Do what is queued and let the file go; the writer stops with its last database.
     ///
     /// Work that is not done `within` that time is refused. Closing twice is no error.
-    pub fn close(&self, within: Option<Duration>) {
-        if self.closed.swap(true, Ordering::AcqRel) || self.file.generation != process::generation() {
-            return;
+    ///
+    /// # Errors
+    /// The wait was interrupted: it is closed, and what is queued is still done. Or this thread holds the transaction
+    /// that it would wait for: it is not closed.
+    pub fn close(&self, within: Option<Duration>, interrupted: Interrupted<'_>) -> Result<(), Error> {
+        if self.is_closed() || self.is_inherited() {
+            return Ok(());
         }
-        open::release(&self.file, within);
+        self.refuse_own_transaction(None)?;
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        open::release(&self.file, within, interrupted).map_err(|_| Error::Interrupted)
     }
 }
 

@@ -120,6 +120,8 @@ pub enum Work {
     Batch(Vec<Call>),
     /// One statement that must run outside any transaction: VACUUM, a PRAGMA of the connection.
     Alone(Call),
+    /// As `Alone`; every reader is to have the setting too, once it succeeded.
+    Setting(Call),
     /// A checkpoint.
     Checkpoint(crate::policy::checkpoint::Mode),
     /// Lend the engine, inside a transaction, to the caller.
@@ -132,7 +134,7 @@ impl Work {
         static EMPTY: std::sync::OnceLock<std::sync::Arc<str>> = std::sync::OnceLock::new();
         static CHECKPOINT: std::sync::OnceLock<std::sync::Arc<str>> = std::sync::OnceLock::new();
         match self {
-            Work::One(call) | Work::Alone(call) => &call.sql,
+            Work::One(call) | Work::Alone(call) | Work::Setting(call) => &call.sql,
             Work::Many { sql, .. } => sql,
             Work::Checkpoint(_) => CHECKPOINT.get_or_init(|| "PRAGMA wal_checkpoint".into()),
             Work::Lend(desk) => &desk.label,
@@ -140,10 +142,15 @@ impl Work {
         }
     }
 
+    /// Say whether a caller may run it on its own thread: a short transaction.
+    pub fn is_driven(&self) -> bool {
+        matches!(self, Work::One(_) | Work::Many { .. } | Work::Batch(_))
+    }
+
     fn heap_bytes(&self) -> usize {
         // The text is shared by the calls that repeat it and is not counted.
         match self {
-            Work::One(call) | Work::Alone(call) => call.parameters.heap_bytes(),
+            Work::One(call) | Work::Alone(call) | Work::Setting(call) => call.parameters.heap_bytes(),
             Work::Checkpoint(_) | Work::Lend(_) => 0,
             Work::Many { rows, .. } => rows.iter().map(|row| size_of::<Parameters>() + row.heap_bytes()).sum(),
             Work::Batch(calls) => calls.iter().map(|call| size_of::<Call>() + call.parameters.heap_bytes()).sum(),
@@ -240,6 +247,10 @@ pub struct Job {
     pub until: Option<Instant>,
     /// How durable its commit is.
     pub durability: Durability,
+    /// It is tried once though `until` has passed: it runs if nothing is in its way.
+    pub at_once: bool,
+    /// It only marks a place in the queue.
+    pub marker: bool,
     /// When the call was made.
     pub called: Instant,
     /// The claim on its answer.
@@ -257,8 +268,10 @@ impl Job {
             coalesce: None,
             until,
             durability,
+            at_once: until.is_some_and(|until| until <= called),
+            marker: false,
             called,
-            ticket: Ticket::new(None),
+            ticket: Ticket::new(),
             bytes,
         }
     }
@@ -273,6 +286,17 @@ impl Job {
     /// Say whether it is too late to start.
     pub fn is_late(&self, now: Instant) -> bool {
         self.until.is_some_and(|until| until <= now)
+    }
+}
+
+impl Drop for Job {
+    /// Nobody waits for ever: a job that is lost, because the thread that had it panicked, is answered all the same.
+    fn drop(&mut self) {
+        if !self.ticket.is_settled() {
+            for listener in self.ticket.answer(Err(Box::new(Error::Poisoned("it lost this job".into()).into()))) {
+                listener.flush();
+            }
+        }
     }
 }
 
@@ -293,6 +317,10 @@ impl Item for Box<Job> {
 
     fn coalesce_key(&self) -> Option<&str> {
         self.coalesce.as_deref()
+    }
+
+    fn is_marker(&self) -> bool {
+        self.marker
     }
 }
 

@@ -1,6 +1,6 @@
 //! What kind of statement a text is, as SQLite judges it and not its first word.
 
-use crate::sqlite::{Authorization, Authorizer, Handle, SqliteError, Statement, ffi};
+use crate::sqlite::{Authorization, Authorizer, Handle, OpenFlags, SqliteError, Statement, ffi};
 use std::collections::HashMap;
 use std::ffi::CStr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -115,19 +115,15 @@ pub struct Judge {
     inner: Mutex<Inner>,
 }
 
-struct Inner {
+/// A handle, and what its authorizer sees.
+struct Watched {
     handle: Arc<Handle>,
     seen: Arc<Mutex<Seen>>,
     _authorizer: Authorizer,
-    known: HashMap<Arc<str>, (Kind, Arc<str>)>,
 }
 
-/// Judgements kept; past it all are dropped, since a program has few texts or infinitely many.
-const KNOWN_MAX: usize = 1024;
-
-impl Judge {
-    /// Make a judge on `handle`, which it uses for nothing else.
-    pub fn new(handle: Arc<Handle>) -> Self {
+impl Watched {
+    fn new(handle: Arc<Handle>) -> Self {
         let seen = Arc::new(Mutex::new(Seen::default()));
         let authorizer = {
             let seen = Arc::clone(&seen);
@@ -136,59 +132,112 @@ impl Judge {
                 observe(&mut seen, action, first, second)
             })
         };
-        Self { inner: Mutex::new(Inner { handle, seen, _authorizer: authorizer, known: HashMap::new() }) }
+        Self { handle, seen, _authorizer: authorizer }
+    }
+
+    fn look(&self, sql: &str) -> Look {
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Seen::default();
+        let first = Statement::prepare(&self.handle, sql.as_bytes(), 0);
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some((name, argument)) = &seen.pragma {
+            // The authorizer denied it before it could act; what stands behind it is looked at when it runs.
+            return Look::Is(pragma(name, argument.as_deref()));
+        }
+        if let Some(what) = seen.transaction {
+            return Look::Is(forbidden_transaction(what));
+        }
+        if seen.attach {
+            return Look::Is(forbidden_attach());
+        }
+        match first {
+            Err(error) => Look::Failed(error),
+            Ok((None, _)) => Look::Is(Kind::Empty),
+            Ok((Some(statement), rest)) => Look::Is(if has_statement(&self.handle, &sql.as_bytes()[rest..]) {
+                Kind::Several
+            } else if statement.is_explain() || statement.is_readonly() {
+                Kind::Read
+            } else if is_vacuum(sql) {
+                Kind::Alone
+            } else {
+                Kind::Write
+            }),
+        }
+    }
+}
+
+enum Look {
+    Is(Kind),
+    Failed(SqliteError),
+}
+
+struct Inner {
+    file: Watched,
+    /// Without a file: it knows no table, and nothing keeps it from preparing what needs none.
+    empty: Option<Watched>,
+    known: HashMap<Arc<str>, (Kind, Arc<str>)>,
+}
+
+/// Judgements kept; past it all are dropped, since a program has few texts or infinitely many.
+const KNOWN_MAX: usize = 1024;
+/// Longer texts are judged anew each time: a thousand of them would be a lot of memory.
+const KNOWN_BYTES_MAX: usize = 16 << 10;
+
+impl Judge {
+    /// Make a judge on `handle`, which it uses for nothing else.
+    pub fn new(handle: Arc<Handle>) -> Self {
+        Self { inner: Mutex::new(Inner { file: Watched::new(handle), empty: None, known: HashMap::new() }) }
     }
 
     /// Return the kind of `sql`, and the text as it is shared by all jobs that repeat it.
     pub fn judge(&self, sql: &str) -> (Kind, Arc<str>) {
+        let (kind, text, _) = self.judge_surely(sql);
+        (kind, text)
+    }
+
+    /// As [`Judge::judge`], and whether SQLite could prepare it: what it could not counts as a write.
+    pub fn judge_surely(&self, sql: &str) -> (Kind, Arc<str>, bool) {
+        if sql.contains('\0') {
+            // SQLite would read the text up to there and no further.
+            return (Kind::Forbidden("the query contains a null character".into()), sql.into(), true);
+        }
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((kind, text)) = inner.known.get(sql) {
-            return (kind.clone(), Arc::clone(text));
+            return (kind.clone(), Arc::clone(text), true);
         }
         let (kind, certain) = inner.look(sql);
         let text: Arc<str> = sql.into();
-        if certain {
+        if certain && sql.len() <= KNOWN_BYTES_MAX {
             if inner.known.len() >= KNOWN_MAX {
                 inner.known.clear();
             }
             inner.known.insert(Arc::clone(&text), (kind.clone(), Arc::clone(&text)));
         }
-        (kind, text)
+        (kind, text, certain)
     }
 }
 
 impl Inner {
     /// Return the kind, and whether it will stay so whatever becomes of the schema.
     fn look(&mut self, sql: &str) -> (Kind, bool) {
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Seen::default();
-        let first = Statement::prepare(&self.handle, sql.as_bytes(), 0);
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some((name, argument)) = &seen.pragma {
-            let kind = pragma(name, argument.as_deref());
-            // The authorizer denied it before it could act; what stands behind it is looked at when it runs.
-            return (kind, true);
+        let error = match self.file.look(sql) {
+            Look::Is(kind) => return (kind, true),
+            Look::Failed(error) => error,
+        };
+        // Perhaps a job that is queued now creates what is missing: the writer will know.
+        let unknown = (Kind::Write, false);
+        if error.primary() == ffi::SQLITE_ERROR {
+            return unknown;
         }
-        if let Some(what) = seen.transaction {
-            return (forbidden_transaction(what), true);
+        // The schema could not be read just now, which says nothing of the text.
+        if self.empty.is_none() {
+            let handle = Handle::open_name(b":memory:", OpenFlags::WRITER, None);
+            self.empty = handle.ok().map(Watched::new);
         }
-        if seen.attach {
-            return (forbidden_attach(), true);
-        }
-        match first {
-            // Perhaps a job that is queued now creates what is missing: the writer will know.
-            Err(_) => (Kind::Write, false),
-            Ok((None, _)) => (Kind::Empty, true),
-            Ok((Some(statement), rest)) => {
-                if has_statement(&self.handle, &sql.as_bytes()[rest..]) {
-                    (Kind::Several, true)
-                } else if statement.is_explain() || statement.is_readonly() {
-                    (Kind::Read, true)
-                } else if is_vacuum(sql) {
-                    (Kind::Alone, true)
-                } else {
-                    (Kind::Write, true)
-                }
+        match self.empty.as_ref().map(|empty| empty.look(sql)) {
+            Some(Look::Is(kind @ (Kind::Alone | Kind::Setting | Kind::Forbidden(_) | Kind::Empty | Kind::Several))) => {
+                (kind, true)
             }
+            _ => unknown,
         }
     }
 }
@@ -225,6 +274,15 @@ pub fn forbidden_transaction(what: &str) -> Kind {
              at once, or db.transaction() for an interactive one"
         )
         .into(),
+    )
+}
+
+/// Return the refusal of what has no effect, or another one, inside a transaction.
+pub fn forbidden_inside() -> Kind {
+    Kind::Forbidden(
+        "this statement must run outside any transaction: give it to db.execute() by itself, which applies it to \
+         every connection"
+            .into(),
     )
 }
 
@@ -274,7 +332,6 @@ pub fn explain_denial(error: SqliteError, denied: Option<Kind>) -> crate::error:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sqlite::OpenFlags;
 
     fn judge(sql: &str) -> Kind {
         let handle = Handle::open_name(b":memory:", OpenFlags::WRITER, None).unwrap();

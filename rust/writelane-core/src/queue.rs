@@ -4,7 +4,7 @@
 //! parked in line outside it, so that callers who wait for room keep their order too; how long they wait is theirs
 //! to say (they cancel their ticket). Offered work never waits: it pushes out older offered work, or is refused.
 
-use crate::sync::{Arc, Condvar, Mutex, MutexGuard, lock, wait_timeout};
+use crate::sync::{Arc, Condvar, Mutex, Timer, lock, wait};
 use crate::ticket::{State as TicketState, Ticket};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -32,6 +32,10 @@ pub trait Item {
     fn coalesce_key(&self) -> Option<&str> {
         None
     }
+    /// Among offered work, it neither pushes others out nor is pushed out: it only marks a place.
+    fn is_marker(&self) -> bool {
+        false
+    }
 }
 
 /// The bounds of a queue.
@@ -56,6 +60,17 @@ pub enum Pushed<T> {
     Full(T),
     /// The queue takes no more work: given back.
     Closed(T),
+}
+
+/// Where a job was that was cancelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In line for a place in the full queue.
+    Parked,
+    /// In the queue.
+    Queued,
+    /// In the writer's hand, waiting for the lock.
+    Taken,
 }
 
 /// Why the writer woke.
@@ -113,6 +128,13 @@ impl<T: Item> Shelf<T> {
 
     fn take(&mut self) -> Option<T> {
         let item = self.items.pop_front()?;
+        self.bytes -= item.bytes();
+        Some(item)
+    }
+
+    fn take_oldest(&mut self, wanted: impl Fn(&T) -> bool) -> Option<T> {
+        let place = self.items.iter().position(wanted)?;
+        let item = self.items.remove(place)?;
         self.bytes -= item.bytes();
         Some(item)
     }
@@ -199,6 +221,10 @@ impl<T: Item> Queue<T> {
     }
 
     fn push_offered(&self, state: &mut State<T>, item: T) -> Pushed<T> {
+        if item.is_marker() {
+            state.offered.put(item);
+            return Pushed::Queued;
+        }
         if item.bytes() > self.bounds.bytes_max {
             state.refused += 1;
             return Pushed::Full(item);
@@ -213,7 +239,7 @@ impl<T: Item> Queue<T> {
             displaced.push(old);
         }
         while !state.offered.has_room(&self.bounds, item.bytes()) {
-            let Some(old) = state.offered.take() else { break };
+            let Some(old) = state.offered.take_oldest(|item| !item.is_marker()) else { break };
             state.displaced += 1;
             displaced.push(old);
         }
@@ -234,26 +260,29 @@ impl<T: Item> Queue<T> {
         }
     }
 
-    /// Cancel a job that has not started, and give it back. `None`: it runs or is answered.
-    pub fn cancel(&self, ticket: &Arc<Ticket<T::Answer>>) -> Option<T> {
+    /// Cancel a job that does not run, wherever it waits, and say where that was. `None`: it runs or is settled.
+    pub fn cancel(&self, ticket: &Arc<Ticket<T::Answer>>) -> Option<Place> {
         let mut state = lock(&self.state);
-        let item = match ticket.state() {
+        let (item, place) = match ticket.state() {
             TicketState::Parked => {
-                let place = state.parked.iter().position(|item| Arc::ptr_eq(item.ticket(), ticket))?;
-                state.parked.remove(place)
+                let place = state.parked.iter().position(|item| Arc::ptr_eq(item.ticket(), ticket));
+                (place.and_then(|place| state.parked.remove(place)), Place::Parked)
             }
-            TicketState::Queued => state.required.remove(ticket).or_else(|| state.offered.remove(ticket)),
-            TicketState::Running | TicketState::Answered | TicketState::Cancelled => None,
+            TicketState::Queued => match state.required.remove(ticket).or_else(|| state.offered.remove(ticket)) {
+                None => (None, Place::Taken),
+                found => (found, Place::Queued),
+            },
+            TicketState::Running | TicketState::Answered | TicketState::Cancelled => return None,
         };
         self.admit_parked(&mut state);
         drop(state);
-        // Out of the queue, nobody else can start it.
-        item.inspect(|item| {
-            item.ticket().cancel();
-        })
+        let cancelled = ticket.cancel();
+        drop(item);
+        cancelled.then_some(place)
     }
 
-    /// Take the next job if `wanted` says yes to it, told whether required work waits.
+    /// Take the next job if `wanted` says yes to it, told whether required work waits. It may still be cancelled
+    /// until its ticket is started.
     pub fn take_if(&self, wanted: impl FnOnce(&T, bool) -> bool) -> Option<T> {
         let mut state = lock(&self.state);
         let required_waits = !state.required.items.is_empty();
@@ -263,7 +292,6 @@ impl<T: Item> Queue<T> {
             return None;
         }
         let item = shelf.take()?;
-        item.ticket().start();
         self.admit_parked(&mut state);
         Some(item)
     }
@@ -275,7 +303,7 @@ impl<T: Item> Queue<T> {
     }
 
     /// Take out every waiting job that `expired` says yes to, parked ones too, each with whether it had a place.
-    /// They count as started: the caller answers them.
+    /// The caller answers them.
     pub fn take_expired(&self, mut expired: impl FnMut(&T) -> bool) -> Vec<(T, bool)> {
         let mut state = lock(&self.state);
         let mut taken = Vec::new();
@@ -300,8 +328,6 @@ impl<T: Item> Queue<T> {
                     Class::Offered => state.offered.bytes -= item.bytes(),
                 }
             }
-            item.ticket().admit();
-            item.ticket().start();
         }
         self.admit_parked(state);
         taken
@@ -310,6 +336,7 @@ impl<T: Item> Queue<T> {
     /// Wait for work. `None` waits until there is some.
     pub fn wait(&self, time: Option<Duration>) -> Wake {
         let mut state = lock(&self.state);
+        let timer = time.map(Timer::start);
         let mut timed_out = false;
         loop {
             if !state.required.items.is_empty() || !state.offered.items.is_empty() {
@@ -326,12 +353,9 @@ impl<T: Item> Queue<T> {
             }
             state.asleep = true;
             state.sleeps_on = time.is_none();
-            state = match time {
-                Some(time) => {
-                    timed_out = true;
-                    wait_timeout(&self.arrived, state, time)
-                }
-                None => wait(&self.arrived, state),
+            (state, timed_out) = match &timer {
+                Some(timer) => timer.wait(&self.arrived, state, &self.state),
+                None => (wait(&self.arrived, state), false),
             };
             state.asleep = false;
             state.sleeps_on = false;
@@ -341,15 +365,11 @@ impl<T: Item> Queue<T> {
     /// Wait for more jobs to arrive until there are `jobs` of them or the time is up.
     pub fn linger(&self, jobs: usize, time: Duration) {
         let mut state = lock(&self.state);
-        let until = std::time::Instant::now() + time;
-        loop {
-            let waiting = state.required.items.len();
-            let left = until.saturating_duration_since(std::time::Instant::now());
-            if waiting >= jobs || left.is_zero() || state.closed {
-                return;
-            }
+        let timer = Timer::start(time);
+        let mut timed_out = false;
+        while !timed_out && state.required.items.len() < jobs && !state.closed {
             state.asleep = true;
-            state = wait_timeout(&self.arrived, state, left);
+            (state, timed_out) = timer.wait(&self.arrived, state, &self.state);
             state.asleep = false;
         }
     }
@@ -389,7 +409,7 @@ impl<T: Item> Queue<T> {
         self.arrived.notify_all();
     }
 
-    /// Take no more work, and give back all that waits, started, to be answered.
+    /// Take no more work, and give back all that waits, to be answered.
     pub fn close_and_drain(&self) -> Vec<T> {
         self.close();
         self.take_expired(|_| true).into_iter().map(|(item, _)| item).collect()
@@ -408,8 +428,4 @@ impl<T: Item> Queue<T> {
             coalesced: state.coalesced,
         }
     }
-}
-
-fn wait<'a, T>(condition: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-    condition.wait(guard).unwrap_or_else(std::sync::PoisonError::into_inner)
 }

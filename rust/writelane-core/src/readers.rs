@@ -24,28 +24,45 @@ struct Pool {
     idle: Vec<Reader>,
     open: usize,
     reading: usize,
-    settings: Vec<Arc<str>>,
     closed: bool,
+}
+
+/// The PRAGMAs of the connection that succeeded on the writer, in order: every reader runs them before its next read.
+#[derive(Default)]
+pub struct Settings {
+    texts: Mutex<Vec<Arc<str>>>,
+}
+
+impl Settings {
+    /// Add one.
+    pub fn add(&self, sql: Arc<str>) {
+        let mut texts = self.texts.lock().unwrap_or_else(PoisonError::into_inner);
+        // Readers count how many they have run, so that one is only ever added; a repeated last one changes nothing.
+        if texts.last() != Some(&sql) {
+            texts.push(sql);
+        }
+    }
+
+    fn from(&self, done: usize) -> Vec<Arc<str>> {
+        let texts = self.texts.lock().unwrap_or_else(PoisonError::into_inner);
+        texts.get(done..).unwrap_or_default().to_vec()
+    }
 }
 
 /// The readers of one file.
 pub struct Readers {
     path: PathBuf,
     readers_max: usize,
+    settings: Arc<Settings>,
     pool: Mutex<Pool>,
     freed: Condvar,
 }
 
 impl Readers {
     /// Make an empty pool of at most `readers_max` connections, opened as they are needed.
-    pub fn new(path: PathBuf, readers_max: usize) -> Self {
-        let pool = Pool { idle: Vec::new(), open: 0, reading: 0, settings: Vec::new(), closed: false };
-        Self { path, readers_max: readers_max.max(1), pool: Mutex::new(pool), freed: Condvar::new() }
-    }
-
-    /// Have every reader run this PRAGMA before its next read.
-    pub fn add_setting(&self, sql: Arc<str>) {
-        self.lock().settings.push(sql);
+    pub fn new(path: PathBuf, readers_max: usize, settings: Arc<Settings>) -> Self {
+        let pool = Pool { idle: Vec::new(), open: 0, reading: 0, closed: false };
+        Self { path, readers_max: readers_max.max(1), settings, pool: Mutex::new(pool), freed: Condvar::new() }
     }
 
     /// Return (open connections, those that are reading now).
@@ -82,7 +99,7 @@ impl Readers {
         let mut retries = 0;
         let result = loop {
             let started = Instant::now();
-            let result = run(&mut reader, call);
+            let result = apply(&mut reader, &self.settings).map_err(Error::from).and_then(|()| run(&mut reader, call));
             let Err(Error::Sqlite(error)) = &result else { break result.map(|effect| (effect, started)) };
             if retry::remedy(error.code, retry::Point::Read) == retry::Remedy::Report {
                 break result.map(|effect| (effect, started));
@@ -118,24 +135,17 @@ impl Readers {
             if pool.closed {
                 return Err(Error::Closed);
             }
-            let missing = pool.settings.clone();
-            if let Some(mut reader) = pool.idle.pop() {
+            if let Some(reader) = pool.idle.pop() {
                 pool.reading += 1;
-                drop(pool);
-                if let Err(error) = apply(&mut reader, &missing) {
-                    self.give(reader);
-                    return Err(error.into());
-                }
                 return Ok(reader);
             }
             if pool.open < self.readers_max {
                 pool.open += 1;
                 pool.reading += 1;
                 drop(pool);
-                let opened = Handle::open(&self.path, OpenFlags::READER).and_then(|handle| {
-                    let mut reader = Reader { handle, cache: StatementCache::new(STATEMENTS_MAX), settings: 0 };
-                    apply(&mut reader, &missing).map(|()| reader)
-                });
+                let opened = Handle::open(&self.path, OpenFlags::READER);
+                let opened =
+                    opened.map(|handle| Reader { handle, cache: StatementCache::new(STATEMENTS_MAX), settings: 0 });
                 return opened.map_err(|error| {
                     let mut pool = self.lock();
                     pool.open -= 1;
@@ -167,9 +177,9 @@ impl Readers {
     }
 }
 
-fn apply(reader: &mut Reader, settings: &[Arc<str>]) -> Result<(), SqliteError> {
-    for sql in settings.get(reader.settings..).unwrap_or_default() {
-        reader.handle.execute_batch(sql)?;
+fn apply(reader: &mut Reader, settings: &Settings) -> Result<(), SqliteError> {
+    for sql in settings.from(reader.settings) {
+        reader.handle.execute_batch(&sql)?;
         reader.settings += 1;
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! One caller's claim on the answer to one job.
 
-use crate::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use crate::sync::{Arc, Condvar, Mutex, lock, wait_timeout};
+use crate::sync::atomic::{AtomicU8, Ordering};
+use crate::sync::{Arc, Condvar, Mutex, lock, wait_slice};
 use crate::wait::{GaveUp, Patience};
 
 /// Where a job is.
@@ -10,9 +10,9 @@ use crate::wait::{GaveUp, Patience};
 pub enum State {
     /// Outside a full queue, in line for a place in it.
     Parked = 0,
-    /// In the queue.
+    /// In the queue, or taken by the writer and waiting for the lock.
     Queued = 1,
-    /// Taken by the writer: it will be answered, and can be cancelled no more.
+    /// The writer runs it: it can be cancelled no more.
     Running = 2,
     /// Answered.
     Answered = 3,
@@ -42,27 +42,25 @@ pub trait Listener: Send + Sync {
 
 struct Slot<T> {
     answer: Option<T>,
-    listener: Option<(std::sync::Arc<dyn Listener>, u64)>,
+    listeners: Vec<(std::sync::Arc<dyn Listener>, u64)>,
 }
 
 /// The place where an answer will be.
 ///
-/// Exactly one of three things happens to it: [`Ticket::start`] and then [`Ticket::answer`]; [`Ticket::refuse`]; or
-/// [`Ticket::cancel`].
+/// Exactly one of two things happens to it in the end: [`Ticket::answer`] or [`Ticket::cancel`]. Between
+/// [`Ticket::start`] and then it cannot be cancelled.
 pub struct Ticket<T> {
     state: AtomicU8,
-    asked_to_cancel: AtomicBool,
     slot: Mutex<Slot<T>>,
     answered: Condvar,
 }
 
 impl<T> Ticket<T> {
     /// Make a ticket for a job that is not in the queue yet.
-    pub fn new(listener: Option<(std::sync::Arc<dyn Listener>, u64)>) -> Arc<Self> {
+    pub fn new() -> Arc<Self> {
         Arc::new(Self {
             state: AtomicU8::new(State::Parked as u8),
-            asked_to_cancel: AtomicBool::new(false),
-            slot: Mutex::new(Slot { answer: None, listener }),
+            slot: Mutex::new(Slot { answer: None, listeners: Vec::new() }),
             answered: Condvar::new(),
         })
     }
@@ -70,6 +68,11 @@ impl<T> Ticket<T> {
     /// Return where the job is.
     pub fn state(&self) -> State {
         State::from_bits(self.state.load(Ordering::Acquire))
+    }
+
+    /// Say whether the job is answered or cancelled.
+    pub fn is_settled(&self) -> bool {
+        matches!(self.state(), State::Answered | State::Cancelled)
     }
 
     fn advance(&self, from: State, to: State) -> bool {
@@ -81,22 +84,27 @@ impl<T> Ticket<T> {
         self.advance(State::Parked, State::Queued)
     }
 
-    /// Take the job to run it. False: it was cancelled meanwhile and must not run.
+    /// Begin to run the job. False: it was cancelled meanwhile and must not run.
     pub fn start(&self) -> bool {
         self.advance(State::Queued, State::Running)
     }
 
-    /// Cancel the job if it has not started. True: it will never run.
+    /// Note that what the job did so far is undone and it waits again; it may be cancelled again.
+    pub fn requeue(&self) {
+        self.advance(State::Running, State::Queued);
+    }
+
+    /// Cancel the job if it does not run. True: it will never run.
     ///
-    /// Called by the queue alone, which takes the job out in the same breath.
+    /// Called by the queue, which takes the job out in the same breath.
     pub(crate) fn cancel(&self) -> bool {
         let cancelled = self.advance(State::Parked, State::Cancelled) || self.advance(State::Queued, State::Cancelled);
         if cancelled {
             let mut slot = lock(&self.slot);
             self.answered.notify_all();
-            let listener = slot.listener.take();
+            let listeners = std::mem::take(&mut slot.listeners);
             drop(slot);
-            if let Some((listener, token)) = listener {
+            for (listener, token) in listeners {
                 listener.completed(token);
                 listener.flush();
             }
@@ -104,53 +112,42 @@ impl<T> Ticket<T> {
         cancelled
     }
 
-    /// Ask whoever started the job to cancel it if it still only waits for the lock.
-    pub fn ask_to_cancel(&self) {
-        self.asked_to_cancel.store(true, Ordering::Release);
-    }
-
-    /// Say whether the caller has gone and the job need not run.
-    pub fn is_asked_to_cancel(&self) -> bool {
-        self.asked_to_cancel.load(Ordering::Acquire)
-    }
-
-    /// Answer a job that was started. Returns the listener to be flushed, if there is one.
+    /// Answer the job. Returns the listeners to be flushed.
     ///
-    /// Answering twice keeps the first answer.
-    pub fn answer(&self, answer: T) -> Option<std::sync::Arc<dyn Listener>> {
+    /// A job that is cancelled or answered already stays so.
+    pub fn answer(&self, answer: T) -> Vec<std::sync::Arc<dyn Listener>> {
         let mut slot = lock(&self.slot);
-        if slot.answer.is_some() || self.state() == State::Answered {
-            return None;
+        loop {
+            let state = self.state();
+            if matches!(state, State::Answered | State::Cancelled) {
+                return Vec::new();
+            }
+            if self.advance(state, State::Answered) {
+                break;
+            }
         }
         slot.answer = Some(answer);
-        self.state.store(State::Answered as u8, Ordering::Release);
         self.answered.notify_all();
-        let listener = slot.listener.take();
+        let listeners = std::mem::take(&mut slot.listeners);
         drop(slot);
-        listener.map(|(listener, token)| {
-            listener.completed(token);
-            listener
-        })
+        listeners
+            .into_iter()
+            .map(|(listener, token)| {
+                listener.completed(token);
+                listener
+            })
+            .collect()
     }
 
-    /// Answer a job that has not started and now never will. False: it started or was cancelled.
-    pub fn refuse(&self, answer: T) -> bool {
-        let taken = self.advance(State::Queued, State::Running) || self.advance(State::Parked, State::Running);
-        if taken && let Some(listener) = self.answer(answer) {
-            listener.flush();
-        }
-        taken
-    }
-
-    /// Have `listener` told of the answer; at once if it is already there.
+    /// Have `listener` told of the answer, beside those who listen already; at once if it is already there.
     pub fn listen(&self, listener: std::sync::Arc<dyn Listener>, token: u64) {
         let mut slot = lock(&self.slot);
-        if matches!(self.state(), State::Answered | State::Cancelled) {
+        if self.is_settled() {
             drop(slot);
             listener.completed(token);
             listener.flush();
         } else {
-            slot.listener = Some((listener, token));
+            slot.listeners.push((listener, token));
         }
     }
 
@@ -161,17 +158,17 @@ impl<T> Ticket<T> {
     pub fn wait(&self, patience: &Patience<'_>) -> Result<(), GaveUp> {
         let mut slot = lock(&self.slot);
         loop {
-            if matches!(self.state(), State::Answered | State::Cancelled) {
+            if self.is_settled() {
                 return Ok(());
             }
             drop(slot);
             // Asked with no lock held: the caller may look for signals there.
             let slice = patience.next_slice()?;
             slot = lock(&self.slot);
-            if matches!(self.state(), State::Answered | State::Cancelled) {
+            if self.is_settled() {
                 return Ok(());
             }
-            slot = wait_timeout(&self.answered, slot, slice);
+            slot = wait_slice(&self.answered, slot, slice);
         }
     }
 
@@ -186,7 +183,7 @@ impl<T> Ticket<T> {
             if self.state() != State::Parked {
                 return Ok(());
             }
-            drop(wait_timeout(&self.answered, slot, slice?));
+            drop(wait_slice(&self.answered, slot, slice?));
         }
     }
 

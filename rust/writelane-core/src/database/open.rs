@@ -11,7 +11,7 @@ use crate::ownership::{self, Ownership, OwnershipError, Scope};
 use crate::policy::{backoff, checkpoint, deadline, group, retry};
 use crate::process::{self, PerProcess};
 use crate::queue::Bounds;
-use crate::readers::Readers;
+use crate::readers::{Readers, Settings};
 use crate::sqlite::{Handle, OpenFlags, SqliteError, Statement, Step, ValueRef, ffi};
 use crate::wait::{GaveUp, Patience};
 use crate::writer::engine::{Engine, random_bits};
@@ -22,7 +22,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 /// Which journal a file is to have.
@@ -90,7 +90,7 @@ impl Default for Options {
 }
 
 /// A file of this process: its writer while there is one. The lock is held while it is opened or closed.
-type Slot = Arc<Mutex<Weak<File>>>;
+pub(super) type Slot = Arc<Mutex<Weak<File>>>;
 
 #[derive(Default)]
 struct Registry {
@@ -118,7 +118,7 @@ impl Database {
             return Err(failed(error, advice.as_deref()));
         }
         let opened = if options.readonly {
-            open_to_read(path, &patience).map(Arc::new)
+            open_to_read(path, options.readers_max, &patience).map(Arc::new)
         } else {
             find_or_open(path, &options, &patience)
         };
@@ -126,7 +126,6 @@ impl Database {
             let advice = advice(path, &error);
             failed(error, advice.as_deref())
         })?;
-        file.users.fetch_add(1, Ordering::AcqRel);
         Ok(Self { file, options, closed: AtomicBool::new(false) })
     }
 }
@@ -184,19 +183,54 @@ fn find_or_open(path: &Path, options: &Options, patience: &Patience<'_>) -> Resu
     // SQLite creates the file; only then has it an identity.
     let handle = Handle::open(path, OpenFlags::WRITER)?;
     let key = identity(path)?;
-    let registry = REGISTRY.get();
-    let slot = Arc::clone(registry.slots.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_default());
-    let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(file) = slot.upgrade()
-        && !file.released.load(Ordering::Acquire)
+    let slot = {
+        let mut slots = REGISTRY.get().slots.lock().unwrap_or_else(PoisonError::into_inner);
+        // A place that nobody stands at and whose file is gone is one for a file that may be gone too.
+        slots.retain(|known, slot| {
+            *known == key || Arc::strong_count(slot) > 1 || slot.try_lock().is_ok_and(|file| file.strong_count() > 0)
+        });
+        Arc::clone(slots.entry(key).or_default())
+    };
+    let mut place = wait_for(&slot, patience)?;
+    if let Some(file) = place.upgrade()
+        && !file.writer.as_ref().is_some_and(|writer| writer.shared().is_poisoned())
+        && join(&file)
     {
         drop(handle);
         return Ok(file);
     }
-    let file = Arc::new(open_to_write(path, handle, options, owned, patience)?);
-    *slot = Arc::downgrade(&file);
+    let file = Arc::new(open_to_write(path, handle, options, owned, patience, Arc::clone(&slot))?);
+    *place = Arc::downgrade(&file);
     Ok(file)
 }
+
+/// Become a user of a file, unless its last user has gone.
+fn join(file: &File) -> bool {
+    file.users.fetch_update(Ordering::AcqRel, Ordering::Acquire, |users| (users > 0).then_some(users + 1)).is_ok()
+}
+
+/// Wait for a place that another thread opens or closes the file at.
+fn wait_for<'a>(slot: &'a Slot, patience: &Patience<'_>) -> Result<MutexGuard<'a, Weak<File>>, Error> {
+    let started = Instant::now();
+    loop {
+        match slot.try_lock() {
+            Ok(place) => return Ok(place),
+            Err(TryLockError::Poisoned(place)) => return Ok(place.into_inner()),
+            Err(TryLockError::WouldBlock) => {}
+        }
+        match patience.next_slice() {
+            Ok(slice) => std::thread::sleep(slice.min(LOOK_AGAIN)),
+            Err(GaveUp::Interrupted) => return Err(Error::Interrupted),
+            Err(GaveUp::TimedOut) => {
+                let after = started.elapsed();
+                return Err(Error::Timeout { phase: crate::error::Phase::Lock, after, holder: None });
+            }
+        }
+    }
+}
+
+/// How often to look whether another thread of this process has opened or closed the file.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// Own the file where that is asked for, or make sure that nobody else does.
 fn claim(path: &Path, options: &Options, patience: &Patience<'_>) -> Result<Option<Ownership>, Error> {
@@ -240,6 +274,7 @@ fn open_to_write(
     options: &Options,
     ownership: Option<Ownership>,
     patience: &Patience<'_>,
+    slot: Slot,
 ) -> Result<File, Error> {
     // A first read recovers the log of a dead process and shows a file that is no database.
     let empty = retried(patience, || ask(&handle, "PRAGMA page_count"))? == Some("0".to_owned());
@@ -256,6 +291,7 @@ fn open_to_write(
     checkpointer.set_has_writer(true);
     let engine = Engine::new(handle)?;
     let judge = Judge::new(Handle::open(path, OpenFlags::READER)?);
+    let settings = Arc::new(Settings::default());
     let writer = Writer::start(Setup {
         path: path.to_owned(),
         engine,
@@ -264,32 +300,33 @@ fn open_to_write(
         limits: options.limits,
         checkpointer,
         ownership: ownership.map(Arc::new),
+        settings: Arc::clone(&settings),
     })
     .map_err(io_error)?;
     Ok(File {
         path: path.to_owned(),
         judge,
-        readers: Some(Readers::new(path.to_owned(), options.readers_max)),
+        readers: Some(Readers::new(path.to_owned(), options.readers_max, settings)),
         ownership: writer.shared().ownership().cloned(),
         writer: Some(writer),
         generation: process::generation(),
-        users: 0.into(),
-        released: AtomicBool::new(false),
+        users: 1.into(),
+        slot: Some(slot),
     })
 }
 
-fn open_to_read(path: &Path, patience: &Patience<'_>) -> Result<File, Error> {
+fn open_to_read(path: &Path, readers_max: usize, patience: &Patience<'_>) -> Result<File, Error> {
     let handle = Handle::open(path, OpenFlags::READER)?;
     retried(patience, || ask(&handle, "PRAGMA schema_version"))?;
     Ok(File {
         path: path.to_owned(),
         judge: Judge::new(handle),
-        readers: Some(Readers::new(path.to_owned(), Options::default().readers_max)),
+        readers: Some(Readers::new(path.to_owned(), readers_max, Arc::default())),
         ownership: None,
         writer: None,
         generation: process::generation(),
-        users: 0.into(),
-        released: AtomicBool::new(false),
+        users: 1.into(),
+        slot: None,
     })
 }
 
@@ -381,33 +418,45 @@ fn advice(path: &Path, error: &Error) -> Option<String> {
 }
 
 /// Let go of a file: its last user stops the writer, doing what is queued first.
-pub(super) fn release(file: &Arc<File>, within: Option<Duration>) {
+///
+/// # Errors
+/// The wait was interrupted; the writer stops by itself.
+pub(super) fn release(
+    file: &Arc<File>,
+    within: Option<Duration>,
+    interrupted: super::Interrupted<'_>,
+) -> Result<(), GaveUp> {
     if file.users.fetch_sub(1, Ordering::AcqRel) > 1 {
-        return;
+        return Ok(());
     }
-    let slot = identity(&file.path)
-        .ok()
-        .and_then(|key| REGISTRY.get().slots.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned());
     // Whoever opens the file again meanwhile waits until this writer is gone.
-    let _slot = slot.as_ref().map(|slot| slot.lock().unwrap_or_else(PoisonError::into_inner));
-    if file.users.load(Ordering::Acquire) > 0 {
-        return;
-    }
-    file.released.store(true, Ordering::Release);
+    let patience = Patience { until: None, interrupted };
+    let _place = match file.slot.as_ref().map(|slot| wait_for(slot, &patience)) {
+        Some(Err(_)) => {
+            let_go(file);
+            return Err(GaveUp::Interrupted);
+        }
+        Some(Ok(place)) => Some(place),
+        None => None,
+    };
     if let Some(readers) = &file.readers {
         readers.close();
     }
-    if let Some(writer) = &file.writer {
-        writer.stop(within);
+    let stopped = file.writer.as_ref().map_or(Ok(()), |writer| writer.stop(within, interrupted));
+    if stopped.is_err() {
+        let_go(file);
     }
+    stopped
 }
 
 /// Let go of a file without waiting: its writer does what is queued and stops by itself.
 pub(super) fn release_soon(file: &Arc<File>) {
-    if file.users.fetch_sub(1, Ordering::AcqRel) > 1 {
-        return;
+    if file.users.fetch_sub(1, Ordering::AcqRel) == 1 {
+        let_go(file);
     }
-    file.released.store(true, Ordering::Release);
+}
+
+fn let_go(file: &Arc<File>) {
     if let Some(readers) = &file.readers {
         readers.close();
     }
@@ -420,22 +469,28 @@ pub(super) fn release_soon(file: &Arc<File>) {
 }
 
 /// Stop every writer of this process, doing what is queued `within` that time. Called at interpreter exit.
+///
+/// An interactive transaction that is still open, and that nobody waits behind, is not waited for.
 pub fn close_all(within: Duration) {
     let until = Instant::now() + within;
     let registry = REGISTRY.get();
     let slots: Vec<Slot> = registry.slots.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
     let mut files: Vec<Arc<File>> =
         std::mem::take(&mut *registry.leaving.lock().unwrap_or_else(PoisonError::into_inner));
-    files.extend(slots.iter().filter_map(|slot| slot.lock().unwrap_or_else(PoisonError::into_inner).upgrade()));
+    // A place that is in use is one where a thread is just opening, and has queued nothing, or closing, and drains.
+    let never = || false;
+    let patience = Patience { until: Some(until), interrupted: &never };
+    files.extend(slots.iter().filter_map(|slot| wait_for(slot, &patience).ok()?.upgrade()));
     for file in &files {
         if let Some(writer) = &file.writer {
+            writer.abandon_leases();
             writer.stop_soon();
         }
     }
     for file in files {
-        file.released.store(true, Ordering::Release);
         if let Some(writer) = &file.writer {
-            writer.stop(Some(until.saturating_duration_since(Instant::now())));
+            // Never interrupted.
+            let _ = writer.stop(Some(until.saturating_duration_since(Instant::now())), &never);
         }
         if let Some(readers) = &file.readers {
             readers.close();

@@ -48,9 +48,10 @@ pub fn remedy(code: i32, point: Point) -> Remedy {
 /// Say whether a failed COMMIT leaves open what is on the disk.
 ///
 /// The frames, the last one marked as a commit, may have been written before the sync or a later write failed:
-/// they are invisible now and are overwritten by the next transaction, but a crash before that revives them.
+/// they are invisible now and are overwritten by the next transaction, but a crash before that revives them. Memory
+/// can run out there too, when the frames are entered into the log's index.
 pub fn commit_is_uncertain(code: i32) -> bool {
-    code & 0xff == ffi::SQLITE_IOERR
+    matches!(code & 0xff, ffi::SQLITE_IOERR | ffi::SQLITE_NOMEM)
 }
 
 #[cfg(test)]

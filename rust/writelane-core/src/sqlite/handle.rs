@@ -79,6 +79,8 @@ pub struct Handle {
     alive: Arc<Mutex<bool>>,
     generation: u64,
     log_pages: OnceLock<Arc<AtomicI32>>,
+    #[cfg(test)]
+    plan: Option<Arc<super::faults::Plan>>,
 }
 
 // SAFETY: a sqlite3 object built with SQLITE_THREADSAFE=1 is not bound to a thread; that only one thread uses
@@ -112,6 +114,8 @@ impl Handle {
             message: "the file name contains a NUL character".into(),
             offset: None,
         })?;
+        #[cfg(test)]
+        let plan = super::faults::Plan::find(name.as_bytes());
         let mut db = ptr::null_mut();
         // SAFETY: `name` and `vfs` are NUL-terminated and outlive the call; `db` is a valid out pointer.
         let code =
@@ -138,9 +142,30 @@ impl Handle {
             alive: Arc::new(Mutex::new(true)),
             generation: crate::process::generation(),
             log_pages: OnceLock::new(),
+            #[cfg(test)]
+            plan,
         });
+        handle.may_fail(|| "open".to_owned())?;
         super::builtins::register(&handle)?;
         Ok(handle)
+    }
+
+    /// Fail in SQLite's place, where a test wants this call to.
+    #[inline]
+    #[cfg_attr(not(test), allow(unused_variables, clippy::unused_self))]
+    pub(super) fn may_fail(&self, call: impl FnOnce() -> String) -> Result<(), SqliteError> {
+        #[cfg(test)]
+        super::faults::ask(self, self.plan.as_ref(), false, call)?;
+        Ok(())
+    }
+
+    /// As [`Handle::may_fail`], for the step of a statement.
+    #[inline]
+    #[cfg_attr(not(test), allow(unused_variables, clippy::unused_self))]
+    pub(super) fn step_may_fail(&self, call: impl FnOnce() -> String) -> Result<(), SqliteError> {
+        #[cfg(test)]
+        super::faults::ask(self, self.plan.as_ref(), true, call)?;
+        Ok(())
     }
 
     /// Return the C pointer, for the few calls this type does not wrap.
@@ -264,6 +289,7 @@ impl Handle {
             message: "the SQL text contains a NUL character".into(),
             offset: None,
         })?;
+        self.may_fail(|| format!("exec {sql}"))?;
         // SAFETY: the handle is open, `text` is NUL-terminated, no callback.
         let code = unsafe { ffi::sqlite3_exec(self.db, text.as_ptr(), None, ptr::null_mut(), ptr::null_mut()) };
         if code == ffi::SQLITE_OK { Ok(()) } else { Err(self.error(code)) }
@@ -276,6 +302,9 @@ impl Handle {
     /// Source: <https://www.sqlite.org/c3ref/wal_checkpoint_v2.html>.
     pub fn checkpoint(&self, mode: i32) -> (Result<(), SqliteError>, i32, i32) {
         let (mut log, mut copied) = (-1, -1);
+        if let Err(error) = self.may_fail(|| format!("checkpoint {mode}")) {
+            return (Err(error), log, copied);
+        }
         // SAFETY: the handle is open, "main" is NUL-terminated, both out pointers are valid.
         let code = unsafe { ffi::sqlite3_wal_checkpoint_v2(self.db, c"main".as_ptr(), mode, &mut log, &mut copied) };
         let result = if code == ffi::SQLITE_OK { Ok(()) } else { Err(self.error(code)) };
@@ -299,6 +328,7 @@ impl Handle {
     /// What SQLite says. Source: <https://www.sqlite.org/c3ref/c_fcntl_begin_atomic_write.html>
     /// (`SQLITE_FCNTL_HAS_MOVED`).
     pub fn has_moved(&self) -> Result<bool, SqliteError> {
+        self.may_fail(|| "has_moved".to_owned())?;
         let mut moved: i32 = 0;
         // SAFETY: the handle is open, "main" is NUL-terminated, this file control writes an int.
         let code = unsafe {

@@ -12,6 +12,8 @@ mod cache;
 mod cells;
 mod codes;
 mod copy;
+#[cfg(test)]
+pub mod faults;
 mod function;
 mod handle;
 mod hooks;

@@ -35,6 +35,7 @@ impl Statement {
     /// What SQLite says of the text. A NUL in the text is not looked for here.
     pub fn prepare(handle: &Arc<Handle>, sql: &[u8], flags: u32) -> Result<(Option<Self>, usize), SqliteError> {
         let length = c_int::try_from(sql.len()).map_err(|_| SqliteError::from_code(ffi::SQLITE_TOOBIG))?;
+        handle.may_fail(|| format!("prepare {}", String::from_utf8_lossy(sql)))?;
         let mut stmt = ptr::null_mut();
         let mut tail = ptr::null();
         // SAFETY: the text is passed with its length, so it needs no NUL; the out pointers are valid.
@@ -59,6 +60,17 @@ impl Statement {
     /// Return the C pointer, for the few calls this type does not wrap.
     pub fn as_ptr(&self) -> *mut ffi::sqlite3_stmt {
         self.stmt
+    }
+
+    /// Return the text the statement was prepared from.
+    pub fn sql(&self) -> std::borrow::Cow<'_, str> {
+        // SAFETY: the statement is live; the text lives as long as the statement.
+        let text = unsafe { ffi::sqlite3_sql(self.stmt) };
+        if text.is_null() {
+            return std::borrow::Cow::Borrowed("");
+        }
+        // SAFETY: a non-null text is NUL-terminated.
+        unsafe { CStr::from_ptr(text) }.to_string_lossy()
     }
 
     /// Say whether the statement makes no direct change to a database file.
@@ -104,6 +116,7 @@ impl Statement {
     /// # Errors
     /// `SQLITE_RANGE`, `SQLITE_TOOBIG`, `SQLITE_NOMEM`, and `SQLITE_MISUSE` while the statement is running.
     pub fn bind(&self, index: usize, value: ValueRef<'_>) -> Result<(), SqliteError> {
+        self.handle.may_fail(|| format!("bind {index} of {}", self.sql()))?;
         // SAFETY: SQLITE_TRANSIENT makes SQLite copy the bytes before the call returns.
         self.checked(unsafe { self.bind_with(index, value, ffi::SQLITE_TRANSIENT()) })
     }
@@ -117,6 +130,7 @@ impl Statement {
     /// # Errors
     /// As [`Statement::bind`].
     pub unsafe fn bind_borrowed(&self, index: usize, value: ValueRef<'_>) -> Result<(), SqliteError> {
+        self.handle.may_fail(|| format!("bind {index} of {}", self.sql()))?;
         // SAFETY: by contract of this function.
         self.checked(unsafe { self.bind_with(index, value, ffi::SQLITE_STATIC()) })
     }
@@ -178,6 +192,7 @@ impl Statement {
     /// What SQLite says. The statement must then be reset.
     #[inline]
     pub fn step(&self) -> Result<Step, SqliteError> {
+        self.handle.step_may_fail(|| format!("step {}", self.sql()))?;
         // SAFETY: the statement is live.
         match unsafe { ffi::sqlite3_step(self.stmt) } {
             ffi::SQLITE_ROW => Ok(Step::Row),

@@ -29,6 +29,8 @@ struct Prepared {
 struct Guard {
     /// Statements of callers are being prepared or run, not our own.
     callers: AtomicBool,
+    /// The statement runs outside any transaction, and may be a PRAGMA that has no effect inside one.
+    alone: AtomicBool,
     /// Transaction statements and ATTACH are denied to them.
     seen: Mutex<SeenByGuard>,
 }
@@ -198,7 +200,10 @@ impl Engine {
     /// # Errors
     /// As [`Engine::run`].
     pub fn run_alone(&mut self, call: &Call) -> Result<Effect, Error> {
-        self.for_callers(|engine| engine.prepare(&call.sql))?;
+        self.guard.alone.store(true, Ordering::Relaxed);
+        let prepared = self.for_callers(|engine| engine.prepare(&call.sql));
+        self.guard.alone.store(false, Ordering::Relaxed);
+        prepared?;
         // VACUUM begins a transaction and attaches a file by statements of its own.
         let result = self.run_prepared(&call.sql, std::slice::from_ref(&call.parameters));
         // A setting acts when it is prepared, so it must be prepared anew each time.
@@ -235,6 +240,9 @@ impl Engine {
         if let Some(prepared) = self.prepared.get_mut(sql) {
             prepared.used = self.clock;
             return Ok(());
+        }
+        if sql.contains('\0') {
+            return Err(Error::Usage("the query contains a null character".into()));
         }
         *self.guard.seen.lock().unwrap_or_else(PoisonError::into_inner) = SeenByGuard::default();
         let result = Statement::prepare(&self.handle, sql.as_bytes(), ffi::SQLITE_PREPARE_PERSISTENT);
@@ -277,6 +285,7 @@ impl Guard {
                 let argument = second.map(|text| text.to_string_lossy().into_owned());
                 match kind::pragma(&name, argument.as_deref()) {
                     forbidden @ Kind::Forbidden(_) => deny(&mut seen, forbidden),
+                    Kind::Setting if !self.alone.load(Ordering::Relaxed) => deny(&mut seen, kind::forbidden_inside()),
                     _ => Authorization::Allow,
                 }
             }
@@ -344,6 +353,9 @@ fn execute(handle: &Handle, prepared: &Prepared, rows: &[Parameters]) -> Result<
     Ok(effect)
 }
 
+/// Up to this many names, looking through all of them beats a table.
+const NAMES_SEARCHED_MAX: usize = 16;
+
 /// Bind `parameters`, borrowing their bytes: the caller resets and clears the statement before they go.
 pub(crate) fn bind(statement: &Statement, parameters: &Parameters) -> Result<(), Error> {
     let count = statement.parameter_count();
@@ -364,6 +376,12 @@ pub(crate) fn bind(statement: &Statement, parameters: &Parameters) -> Result<(),
             }
         }
         Parameters::Named(values) => {
+            // Named one by one, a hundred thousand names would take minutes, with the write lock held.
+            let known: HashMap<&str, &Value> = if values.len() > NAMES_SEARCHED_MAX {
+                values.iter().map(|(name, value)| (&**name, value)).collect()
+            } else {
+                HashMap::new()
+            };
             for index in 1..=count {
                 let Some(name) = statement.parameter_name(index) else {
                     return Err(Error::Parameters(
@@ -371,7 +389,13 @@ pub(crate) fn bind(statement: &Statement, parameters: &Parameters) -> Result<(),
                             .into(),
                     ));
                 };
-                let Some((_, value)) = values.iter().find(|(known, _)| **known == name[1..]) else {
+                let named = &name[1..];
+                let value = if known.is_empty() {
+                    values.iter().find(|(known, _)| **known == *named).map(|(_, value)| value)
+                } else {
+                    known.get(named).copied()
+                };
+                let Some(value) = value else {
                     return Err(Error::Parameters(
                         format!("You did not supply a value for binding parameter {name}.").into(),
                     ));

@@ -4,13 +4,14 @@ use super::engine::Engine;
 use super::lease::Lease;
 use super::{Driven, Shared, answer_all, answer_one};
 use crate::error::{Error, Phase};
-use crate::job::{Account, Answer, Durability, Effect, Failure, Job, Outcome, Waited, Work};
+use crate::job::{Account, Answer, Effect, Failure, Job, Outcome, Waited, Work};
 use crate::lane::{Holder, Turn};
 use crate::policy::{backoff, checkpoint, group as policy, retry};
 use crate::queue::Class;
 use crate::sqlite::{SqliteError, Value, ffi};
 use crate::wait::{GaveUp, Patience};
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,18 @@ impl Member {
     fn new(job: Box<Job>) -> Self {
         let ended = job.called;
         Self { job, retries: 0, run: Duration::ZERO, ended, effects: Vec::new() }
+    }
+
+    /// Say whether it is too late to start.
+    fn is_late(&self, now: Instant) -> bool {
+        self.job.is_late(now) && !(self.job.at_once && self.retries == 0)
+    }
+
+    /// Note that what it did is undone and it waits again.
+    fn requeue(&mut self) {
+        self.retries += 1;
+        self.effects.clear();
+        self.job.ticket.requeue();
     }
 }
 
@@ -83,7 +96,7 @@ impl<'a> Group<'a> {
     /// Serve `first`, with as much company as the policy allows.
     pub(super) fn serve(mut self, first: Box<Job>) -> Served {
         match first.work {
-            Work::Alone(_) => self.serve_alone(first),
+            Work::Alone(_) | Work::Setting(_) => self.serve_alone(first),
             Work::Checkpoint(mode) => self.serve_checkpoint(first, mode),
             Work::Lend(_) => self.serve_lend(first),
             Work::One(_) | Work::Many { .. } | Work::Batch(_) => self.serve_group(first),
@@ -94,36 +107,50 @@ impl<'a> Group<'a> {
         let class = first.class;
         let mut members = vec![Member::new(first)];
         let mut open = true;
+        let mut attempt = 0;
         loop {
             let Some(clock) = self.begin(&mut members) else { return self.state() };
-            match self.run_members(&mut members, &clock, class, &mut open) {
+            let contended = match self.run_members(&mut members, &clock, class, &mut open) {
                 Attempt::Commit => match self.commit(&mut members, &clock) {
                     Ok(()) => return self.state(),
+                    Err(error @ Error::Timeout { .. }) if self.engine.autocommit() => {
+                        // Only those whose own deadline it was: the others wait on, for theirs.
+                        self.answer_late(&mut members, &error);
+                        true
+                    }
                     Err(error) => return self.after_failed_commit(members, error),
                 },
-                Attempt::Again => {
-                    if self.engine.rollback().is_err() {
-                        self.answer_broken(members);
-                        return Served::Broken;
-                    }
-                    self.shared.telemetry.rerun();
-                }
+                Attempt::Again { contended } => contended,
                 Attempt::Nothing => {
-                    if self.engine.rollback().is_err() {
-                        return Served::Broken;
-                    }
-                    return Served::Here;
+                    return if self.engine.rollback().is_err() { Served::Broken } else { Served::Here };
                 }
                 Attempt::Broken => {
                     self.answer_broken(members);
                     return Served::Broken;
                 }
+            };
+            if self.engine.rollback().is_err() {
+                self.answer_broken(members);
+                return Served::Broken;
             }
             if members.is_empty() {
                 return self.state();
             }
+            self.shared.telemetry.rerun();
+            self.requeue(&mut members, contended, &mut attempt);
             // What failed before may fail again: no more company for this group.
             open = false;
+        }
+    }
+
+    /// Have members whose transaction was undone wait again; somebody who was in the way gets a moment to leave.
+    fn requeue(&self, members: &mut [Member], contended: bool, attempt: &mut u32) {
+        for member in members.iter_mut() {
+            member.requeue();
+        }
+        if contended {
+            std::thread::sleep(backoff::sleep(*attempt, super::engine::random_bits() as u32));
+            *attempt += 1;
         }
     }
 
@@ -133,45 +160,32 @@ impl<'a> Group<'a> {
 
     /// Begin the transaction, waiting for the lock as long as any member may still start.
     fn begin(&mut self, members: &mut Vec<Member>) -> Option<Clock> {
-        let durability = members.iter().map(|member| member.job.durability).max().unwrap_or(Durability::Normal);
-        if let Err(error) = self.engine.set_durability(durability) {
-            self.answer_error(std::mem::take(members), error.into());
-            return None;
-        }
         let mut attempt = 0;
         loop {
-            self.drop_late(members);
-            if members.is_empty() {
-                return None;
-            }
-            let Err(error) = self.engine.begin() else {
+            self.drop_gone(members);
+            let Some(durability) = members.iter().map(|member| member.job.durability).max() else { return None };
+            // Setting the durability reads the schema, for which a lock can be in the way too.
+            let Err(error) = self.engine.set_durability(durability).and_then(|()| self.engine.begin()) else {
                 if let (Some(turn), Some(first)) = (self.turn.as_mut(), members.first()) {
                     turn.holding(first.job.work.label());
                 }
                 return Some(Clock { waiting: self.waiting, begun: Instant::now() });
             };
-            match retry::remedy(error.code, retry::Point::Begin) {
-                retry::Remedy::RetryStatement | retry::Remedy::RetryTransaction => {
-                    for member in members.iter_mut() {
-                        member.retries += 1;
-                    }
-                    let until = members.iter().filter_map(|member| member.job.until).min();
-                    let tickets: Vec<_> = members.iter().map(|member| Arc::clone(&member.job.ticket)).collect();
-                    let cancelled = || tickets.iter().any(|ticket| ticket.is_asked_to_cancel());
-                    match self.wait_for_lock(until, attempt, &cancelled) {
-                        Err(GaveUp::Interrupted) if !self.shared.must_stop() => attempt += 1,
-                        Ok(()) | Err(GaveUp::TimedOut) => attempt += 1,
-                        Err(GaveUp::Interrupted) => {
-                            self.answer_error(std::mem::take(members), Error::Closed);
-                            return None;
-                        }
-                    }
-                }
-                retry::Remedy::Report => {
-                    self.answer_error(std::mem::take(members), error.into());
-                    return None;
-                }
+            if retry::remedy(error.code, retry::Point::Begin) == retry::Remedy::Report {
+                self.answer_error(std::mem::take(members), error.into());
+                return None;
             }
+            for member in members.iter_mut() {
+                member.retries += 1;
+            }
+            let until = members.iter().filter_map(|member| member.job.until).min();
+            let tickets: Vec<_> = members.iter().map(|member| Arc::clone(&member.job.ticket)).collect();
+            let cancelled = || tickets.iter().any(|ticket| ticket.is_settled());
+            if self.wait_for_lock(until, attempt, &cancelled) == Err(GaveUp::Interrupted) && self.shared.must_stop() {
+                self.answer_error(std::mem::take(members), Error::Closed);
+                return None;
+            }
+            attempt += 1;
         }
     }
 
@@ -196,18 +210,21 @@ impl<'a> Group<'a> {
         result
     }
 
-    /// Answer the members that are too late to start.
-    fn drop_late(&mut self, members: &mut Vec<Member>) {
+    fn answer_late(&mut self, members: &mut Vec<Member>, error: &Error) {
         let now = Instant::now();
-        if members.iter().any(|member| member.job.ticket.is_asked_to_cancel()) {
-            let (gone, rest) = members.drain(..).partition(|member| member.job.ticket.is_asked_to_cancel());
-            *members = rest;
-            self.answer_error(gone, Error::Cancelled);
-        }
-        if !members.iter().any(|member| member.job.is_late(now)) {
+        let (late, rest): (Vec<_>, Vec<_>) = members.drain(..).partition(|member| member.job.is_late(now));
+        *members = rest;
+        self.answer_error(late, error.clone());
+    }
+
+    /// Forget the members that were cancelled and answer those that are too late to start.
+    fn drop_gone(&mut self, members: &mut Vec<Member>) {
+        let now = Instant::now();
+        members.retain(|member| !member.job.ticket.is_settled());
+        if !members.iter().any(|member| member.is_late(now)) {
             return;
         }
-        let (late, rest): (Vec<_>, Vec<_>) = members.drain(..).partition(|member| member.job.is_late(now));
+        let (late, rest): (Vec<_>, Vec<_>) = members.drain(..).partition(|member| member.is_late(now));
         *members = rest;
         let holder = self.holder.clone().or_else(|| self.shared.holder());
         for member in late {
@@ -230,11 +247,15 @@ impl<'a> Group<'a> {
             // Durability was set for those who began the transaction; a newcomer that asks for more waits for the next.
             let member = &mut members[next];
             let started = Instant::now();
-            if member.job.is_late(started) {
+            if member.is_late(started) {
                 let member = members.remove(next);
                 let after = started.saturating_duration_since(member.job.called);
                 let error = Error::Timeout { phase: Phase::Queue, after, holder: self.holder.clone() };
                 self.answer_error(vec![member], error);
+                continue;
+            }
+            if !member.job.ticket.start() {
+                members.remove(next);
                 continue;
             }
             let ran = run_member(self.engine, member);
@@ -249,17 +270,13 @@ impl<'a> Group<'a> {
                 Ran::TookAll(failure) => {
                     let member = members.remove(next);
                     self.answer_failure(member, failure, clock);
-                    for member in members.iter_mut() {
-                        member.retries += 1;
-                    }
-                    return if self.engine.autocommit() { Attempt::Again } else { Attempt::Broken };
+                    return if self.engine.autocommit() {
+                        Attempt::Again { contended: false }
+                    } else {
+                        Attempt::Broken
+                    };
                 }
-                Ran::Again => {
-                    for member in members.iter_mut() {
-                        member.retries += 1;
-                    }
-                    return Attempt::Again;
-                }
+                Ran::Again => return Attempt::Again { contended: true },
             }
         }
     }
@@ -283,15 +300,17 @@ impl<'a> Group<'a> {
     }
 
     fn commit(&mut self, members: &mut Vec<Member>, clock: &Clock) -> Result<(), Error> {
-        // The job whose patience ends last decides: the others have run, and get their true result.
-        let untils: Option<Vec<Instant>> = members.iter().map(|member| member.job.until).collect();
+        let until = members.iter().filter_map(|member| member.job.until).min();
         let waiting = Waiting::new(self.shared, Instant::now());
         let interrupted = || waiting.keep_house();
-        let patience =
-            Patience { until: untils.and_then(|untils| untils.into_iter().max()), interrupted: &interrupted };
+        let patience = Patience { until, interrupted: &interrupted };
         let started = Instant::now();
         let mut account = Account::default();
-        self.shared.commit(Some(self.engine), &patience, &mut account)?;
+        self.shared.commit(Some(self.engine), &patience, &mut account).map_err(|error| match error {
+            // Nobody's signal: the time to stop has come.
+            Error::Interrupted => Error::Closed,
+            error => error,
+        })?;
         let committed = Instant::now();
         let jobs = members.len();
         self.shared.note_group(jobs, committed.saturating_duration_since(started));
@@ -328,47 +347,64 @@ impl<'a> Group<'a> {
             return Served::Here;
         }
         self.shared.telemetry.rerun();
-        for mut member in members {
-            member.retries += 1;
-            member.effects.clear();
+        let mut rest = VecDeque::from(members);
+        while let Some(mut member) = rest.pop_front() {
+            member.requeue();
             let mut single = vec![member];
-            while let Some(clock) = self.begin(&mut single) {
-                match self.run_members(&mut single, &clock, Class::Required, &mut false) {
-                    Attempt::Commit => {
-                        if let Err(error) = self.commit(&mut single, &clock) {
-                            self.answer_error(std::mem::take(&mut single), error);
-                        }
-                        break;
-                    }
-                    Attempt::Again if !single.is_empty() && self.engine.rollback().is_ok() => {}
-                    Attempt::Again | Attempt::Nothing => break,
-                    Attempt::Broken => {
-                        self.answer_broken(single);
-                        return Served::Broken;
-                    }
-                }
-            }
-            if self.engine.rollback().is_err() {
+            if self.serve_single(&mut single).is_err() || !self.engine.autocommit() {
+                single.extend(rest);
+                self.answer_broken(single);
                 return Served::Broken;
             }
         }
         self.state()
     }
 
+    /// Run one job as a transaction of its own. An error: the transaction cannot be rolled back.
+    fn serve_single(&mut self, single: &mut Vec<Member>) -> Result<(), SqliteError> {
+        let mut attempt = 0;
+        while let Some(clock) = self.begin(single) {
+            match self.run_members(single, &clock, Class::Required, &mut false) {
+                Attempt::Commit => {
+                    if let Err(error) = self.commit(single, &clock) {
+                        self.answer_error(std::mem::take(single), error);
+                    }
+                    break;
+                }
+                Attempt::Again { contended } => {
+                    self.engine.rollback()?;
+                    self.requeue(single, contended, &mut attempt);
+                }
+                Attempt::Nothing | Attempt::Broken => break,
+            }
+        }
+        self.engine.rollback()
+    }
+
     fn serve_alone(&mut self, job: Box<Job>) -> Served {
         let mut members = vec![Member::new(job)];
         let mut attempt = 0;
         loop {
-            self.drop_late(&mut members);
+            self.drop_gone(&mut members);
             let Some(member) = members.first_mut() else { return self.state() };
-            let Work::Alone(call) = &member.job.work else { return self.state() };
+            let (Work::Alone(call) | Work::Setting(call)) = &member.job.work else { return self.state() };
+            if !member.job.ticket.start() {
+                return self.state();
+            }
             let started = Instant::now();
-            let result = self.engine.run_alone(call);
+            let result = self
+                .engine
+                .set_durability(member.job.durability)
+                .map_err(Error::from)
+                .and_then(|()| self.engine.run_alone(call));
             member.ended = Instant::now();
             member.run = member.ended.saturating_duration_since(started);
             let clock = Clock { waiting: self.waiting, begun: started };
             match result {
                 Ok(effect) => {
+                    if matches!(member.job.work, Work::Setting(_)) {
+                        self.shared.settings.add(Arc::clone(&call.sql));
+                    }
                     member.effects.push(effect);
                     let account = Account {
                         waited: waited(member, &clock, member.ended),
@@ -385,17 +421,17 @@ impl<'a> Group<'a> {
                     if retry::remedy(error.code, retry::Point::Begin) != retry::Remedy::Report
                         && self.engine.autocommit() =>
                 {
-                    member.retries += 1;
+                    member.requeue();
                     let until = member.job.until;
                     let ticket = Arc::clone(&member.job.ticket);
-                    attempt += 1;
-                    let cancelled = || ticket.is_asked_to_cancel();
+                    let cancelled = || ticket.is_settled();
                     if self.wait_for_lock(until, attempt, &cancelled) == Err(GaveUp::Interrupted)
                         && self.shared.must_stop()
                     {
                         self.answer_error(std::mem::take(&mut members), Error::Closed);
                         return self.state();
                     }
+                    attempt += 1;
                 }
                 Err(error) => {
                     let broken = self.engine.rollback().is_err();
@@ -410,14 +446,17 @@ impl<'a> Group<'a> {
     fn serve_checkpoint(&mut self, job: Box<Job>, mode: checkpoint::Mode) -> Served {
         let started = Instant::now();
         let mut member = Member::new(job);
+        if !member.job.ticket.start() {
+            return self.state();
+        }
         let mut attempt = 0;
         let report = loop {
             let report = self.shared.checkpointer.run(self.engine.handle(), mode);
             let waits = mode != checkpoint::Mode::Passive && !member.job.is_late(Instant::now());
-            let cancelled = || member.job.ticket.is_asked_to_cancel();
             if !report.busy
                 || !waits
-                || self.wait_for_lock(member.job.until, attempt, &cancelled) == Err(GaveUp::Interrupted)
+                || (self.wait_for_lock(member.job.until, attempt, &|| false) == Err(GaveUp::Interrupted)
+                    && self.shared.must_stop())
             {
                 break report;
             }
@@ -446,6 +485,9 @@ impl<'a> Group<'a> {
         let mut members = vec![Member::new(job)];
         let Some(clock) = self.begin(&mut members) else { return self.state() };
         let Some(mut member) = members.pop() else { return self.state() };
+        if !member.job.ticket.start() {
+            return if self.engine.rollback().is_err() { Served::Broken } else { self.state() };
+        }
         member.ended = clock.begun;
         let account = Account {
             waited: waited(&member, &clock, clock.begun),
@@ -501,8 +543,8 @@ impl<'a> Group<'a> {
 enum Attempt {
     /// COMMIT.
     Commit,
-    /// ROLLBACK what is left and run those that are left again.
-    Again,
+    /// ROLLBACK what is left and run those that are left again; somebody was in the way, or one of them was.
+    Again { contended: bool },
     /// Nobody is left to commit for.
     Nothing,
     /// An undo failed and the transaction is still open.
@@ -517,6 +559,9 @@ fn run_member(engine: &mut Engine, member: &mut Member) -> Ran {
     };
     let label = Arc::clone(member.job.work.label());
     if let Err(error) = engine.savepoint() {
+        // Nothing of it ran. Those before it are run again in a transaction that it has no part in; a rollback that
+        // fails shows as an open transaction.
+        let _ = engine.rollback();
         return Ran::TookAll(failed(error.into(), None, &label));
     }
     let failure = match run_work(engine, &member.job.work, &mut member.effects) {
@@ -558,7 +603,7 @@ fn run_work(engine: &mut Engine, work: &Work, effects: &mut Vec<Effect>) -> Resu
         Box::new(Failure { error, statement: Some(Arc::clone(statement)), position, account: Account::default() })
     };
     match work {
-        Work::One(call) | Work::Alone(call) => {
+        Work::One(call) | Work::Alone(call) | Work::Setting(call) => {
             effects.push(engine.run(call).map_err(|error| failed(error, None, &call.sql))?);
         }
         Work::Many { sql, rows } => {
@@ -647,10 +692,7 @@ impl<'a> Waiting<'a> {
 pub(super) fn drive(shared: &Shared, engine: &mut Engine, job: Box<Job>) -> Driven {
     let waiting = Instant::now();
     let mut member = Member::new(job);
-    if let Err(error) = engine.set_durability(member.job.durability) {
-        return Driven::Answered(Err(Box::new(Error::from(error).into())));
-    }
-    if let Err(error) = engine.begin() {
+    if let Err(error) = engine.set_durability(member.job.durability).and_then(|()| engine.begin()) {
         return match retry::remedy(error.code, retry::Point::Begin) {
             retry::Remedy::Report => {
                 let failure =

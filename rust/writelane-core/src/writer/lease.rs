@@ -1,11 +1,12 @@
 //! The engine, lent to a caller for an interactive transaction.
 
-use super::Shared;
 use super::engine::Engine;
+use super::{Borrower, Shared};
 use crate::error::Error;
 use crate::job::{Account, Call, Effect, Failure};
 use crate::lane::Turn;
 use crate::process;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -136,18 +137,20 @@ impl Lease {
         if let Some(turn) = self.turn.as_mut() {
             turn.holding(sql);
         }
-        let result = engine.savepoint().map_err(|error| (error.into(), 0)).and_then(|()| engine.run_many(sql, rows));
-        let result = match result {
-            Ok(effect) => engine.release().map(|()| effect).map_err(|error| (error.into(), 0)),
-            Err(error) if engine.autocommit() => Err(error),
-            Err(error) => match engine.undo() {
-                Ok(()) => Err(error),
-                Err(undo) => Err((undo.into(), error.1)),
-            },
-        };
+        let result = engine
+            .savepoint()
+            .map_err(|error| (error.into(), 0))
+            .and_then(|()| engine.run_many(sql, rows))
+            .and_then(|effect| engine.release().map(|()| effect).map_err(|error| (error.into(), 0)));
+        if result.is_err() && !engine.autocommit() && engine.undo().is_err() {
+            // Some of its rows are in the transaction and cannot be taken out alone: none of it may be committed.
+            self.lost = result.as_ref().err().map(|(error, _)| error.clone());
+            let _ = engine.rollback();
+        }
+        let gone = engine.autocommit();
         self.run += started.elapsed();
         result.map_err(|(error, row)| {
-            if engine.autocommit() {
+            if gone {
                 self.lost = Some(error.clone());
             }
             let statement = Some(Arc::clone(sql));
@@ -187,6 +190,11 @@ impl Lease {
         self.give_back();
     }
 
+    /// Say which task of this thread the transaction belongs to; 0: the thread itself.
+    pub fn belongs_to(&self, task: u64) {
+        self.shared.set_borrower(Some(Borrower { thread: std::thread::current().id(), task }));
+    }
+
     /// Return how long the lock has been held.
     pub fn held(&self) -> Duration {
         self.began.elapsed()
@@ -218,14 +226,22 @@ impl Lease {
 
     fn give_back(&mut self) {
         let Some(engine) = self.engine.take() else { return };
+        if self.generation == process::generation() {
+            self.shared.set_borrower(None);
+        }
         if self.generation != process::generation() {
             std::mem::forget(engine);
             std::mem::forget(self.turn.take());
             return;
         }
-        // A rollback that fails leaves a transaction open; the engine is of no use to others then.
-        let usable = engine.rollback().is_ok() && engine.autocommit();
-        self.shared.after_commit(&engine);
+        // A rollback that fails leaves a transaction open; the engine is of no use to others then. A panic must not
+        // leave them waiting for the engine.
+        let usable = catch_unwind(AssertUnwindSafe(|| {
+            let usable = engine.rollback().is_ok() && engine.autocommit();
+            self.shared.after_commit(&engine);
+            usable
+        }))
+        .unwrap_or(false);
         drop(self.turn.take());
         if usable {
             self.shared.home.give(engine);

@@ -8,21 +8,23 @@ mod thread;
 
 use crate::checkpoint::Checkpointer;
 use crate::error::{Error, Phase};
-use crate::job::{Account, Answer, Job, Work};
+use crate::job::{Account, Answer, Job};
 use crate::lane::{Holder, Lane};
 use crate::ownership::{Ownership, OwnershipError};
 use crate::policy::{backoff, group as group_policy, retry};
 use crate::process;
 use crate::queue::{Bounds, Class, Pushed, Queue};
+use crate::readers::Settings;
 use crate::telemetry::{Telemetry, error_name};
 use crate::ticket::Listener;
 use crate::wait::{GaveUp, Patience};
 use engine::Engine;
 use home::Home;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
 /// What the writer thread and its callers share.
@@ -45,6 +47,24 @@ pub struct Shared {
     stop_at: Mutex<Option<Instant>>,
     /// Before this, who holds the lock is not looked for again.
     look_due: Mutex<Option<Instant>>,
+    /// An interactive transaction that nobody waits behind does not hold up the end: the process exits.
+    exiting: AtomicBool,
+    /// The settings that every reader is to have.
+    settings: Arc<Settings>,
+    /// Who has the engine for an interactive transaction.
+    borrower: Mutex<Option<Borrower>>,
+    /// Whether the thread has ended.
+    ended: Mutex<bool>,
+    at_end: Condvar,
+}
+
+/// Who began the interactive transaction that is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Borrower {
+    /// The thread.
+    pub thread: ThreadId,
+    /// The task of that thread, where it runs several; 0 where it runs none.
+    pub task: u64,
 }
 
 /// The writer of one file in this process.
@@ -69,6 +89,8 @@ pub struct Setup {
     pub checkpointer: Arc<Checkpointer>,
     /// The ownership of the file, where it has one owner: asked before each commit.
     pub ownership: Option<Arc<Ownership>>,
+    /// The settings that every reader is to have: the writer adds those that succeeded.
+    pub settings: Arc<Settings>,
 }
 
 impl Writer {
@@ -93,6 +115,11 @@ impl Writer {
             usual_commit: AtomicU64::new(0),
             stop_at: Mutex::new(None),
             look_due: Mutex::new(None),
+            exiting: AtomicBool::new(false),
+            settings: setup.settings,
+            borrower: Mutex::new(None),
+            ended: Mutex::new(false),
+            at_end: Condvar::new(),
         });
         shared.home.give(Box::new(setup.engine));
         let thread = {
@@ -123,13 +150,27 @@ impl Writer {
     /// Take no more work, do what is queued, and stop the thread.
     ///
     /// Work that is not done `within` that time is refused, except a job that is already running.
-    pub fn stop(&self, within: Option<Duration>) {
+    ///
+    /// # Errors
+    /// The wait was interrupted; the thread stops by itself all the same.
+    pub fn stop(&self, within: Option<Duration>, interrupted: &dyn Fn() -> bool) -> Result<(), GaveUp> {
         if self.shared.generation != process::generation() {
-            return;
+            return Ok(());
         }
         *self.shared.stop_at.lock().unwrap_or_else(PoisonError::into_inner) =
             within.and_then(|within| Instant::now().checked_add(within));
         self.shared.queue.close();
+        let patience = Patience { until: None, interrupted };
+        let mut ended = self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*ended {
+            drop(ended);
+            let slice = patience.next_slice()?;
+            ended = self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner);
+            if !*ended {
+                ended = self.shared.at_end.wait_timeout(ended, slice).unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+        drop(ended);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread
             && thread.thread().id() != std::thread::current().id()
@@ -137,6 +178,12 @@ impl Writer {
         {
             self.shared.poison("it panicked while it stopped");
         }
+        Ok(())
+    }
+
+    /// Have an interactive transaction that nobody waits behind not hold up [`Writer::stop`].
+    pub fn abandon_leases(&self) {
+        self.shared.exiting.store(true, Ordering::Release);
     }
 }
 
@@ -183,6 +230,20 @@ impl Shared {
     /// Say whether nothing is queued and nobody uses the engine.
     pub fn is_idle(&self) -> bool {
         self.queue.is_empty() && self.home.is_home() && self.queue.is_empty()
+    }
+
+    /// Say whether the writer died.
+    pub fn is_poisoned(&self) -> bool {
+        self.poisoned.get().is_some()
+    }
+
+    /// Say who has the open interactive transaction.
+    pub fn borrower(&self) -> Option<Borrower> {
+        *self.borrower.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_borrower(&self, borrower: Option<Borrower>) {
+        *self.borrower.lock().unwrap_or_else(PoisonError::into_inner) = borrower;
     }
 
     /// Say who holds the write lock.
@@ -261,10 +322,9 @@ impl Shared {
     ///
     /// It saves a lone caller two changes of thread. It never waits: on any contention the job is given back.
     pub(crate) fn drive(&self, job: Box<Job>, at_any_rate: bool) -> Driven {
-        let fit = matches!(job.work, Work::One(_) | Work::Many { .. } | Work::Batch(_));
         // A full log is the writer thread's to tend, so that no caller waits for it.
         let lone = group_policy::drive_yourself(self.usual_jobs()) && !self.checkpointer.is_full();
-        if !fit || !(at_any_rate || lone) {
+        if !job.work.is_driven() || !(at_any_rate || lone) {
             return Driven::NotNow(job);
         }
         let Some(mut engine) = self.home.try_take() else { return Driven::NotNow(job) };
@@ -283,7 +343,14 @@ impl Shared {
                 }
             },
         };
-        let driven = group::drive(self, &mut engine, job);
+        let driven = match catch_unwind(AssertUnwindSafe(|| group::drive(self, &mut engine, job))) {
+            Ok(driven) => driven,
+            Err(panic) => {
+                drop(engine);
+                self.poison("a caller panicked in its place");
+                resume_unwind(panic);
+            }
+        };
         drop(turn);
         if engine.autocommit() {
             self.home.give(engine);
@@ -364,7 +431,7 @@ impl Shared {
 
 /// Give a job its answer, and wake its listener.
 pub(crate) fn answer_one(job: &Job, answer: Answer) {
-    if let Some(listener) = job.ticket.answer(answer) {
+    for listener in job.ticket.answer(answer) {
         listener.flush();
     }
 }
@@ -373,10 +440,10 @@ pub(crate) fn answer_one(job: &Job, answer: Answer) {
 fn answer_all(answers: impl Iterator<Item = (Box<Job>, Answer)>) {
     let mut listeners: Vec<Arc<dyn Listener>> = Vec::new();
     for (job, answer) in answers {
-        if let Some(listener) = job.ticket.answer(answer)
-            && !listeners.iter().any(|known| Arc::ptr_eq(known, &listener))
-        {
-            listeners.push(listener);
+        for listener in job.ticket.answer(answer) {
+            if !listeners.iter().any(|known| Arc::ptr_eq(known, &listener)) {
+                listeners.push(listener);
+            }
         }
     }
     for listener in listeners {

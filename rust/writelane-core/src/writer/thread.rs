@@ -11,7 +11,8 @@ use crate::policy::group as policy;
 use crate::queue::Wake;
 use crate::wait::{GaveUp, Patience, SLICE};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Serve the queue until it is closed and empty. A panic poisons the writer and answers everybody.
@@ -25,6 +26,8 @@ pub(super) fn main(shared: &Arc<Shared>) {
             .unwrap_or_else(|| "it panicked".to_owned());
         shared.poison(&why);
     }
+    *shared.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    shared.at_end.notify_all();
 }
 
 fn run(shared: &Arc<Shared>) {
@@ -37,7 +40,7 @@ fn run(shared: &Arc<Shared>) {
             Wake::TimedOut | Wake::Nudged => look_after_log(shared),
             Wake::Finished => break,
         }
-        if shared.poisoned.get().is_some() {
+        if shared.is_poisoned() {
             break;
         }
     }
@@ -72,7 +75,7 @@ fn serve_turn(shared: &Arc<Shared>) {
         if let Some(engine) = shared.home.take(SLICE) {
             break engine;
         }
-        if shared.poisoned.get().is_some() {
+        if shared.is_poisoned() {
             return;
         }
         if waiting.keep_house() {
@@ -139,12 +142,13 @@ fn refuse_all(shared: &Shared) {
 
 /// Fold the log in and close the engine. An interactive transaction that is still open keeps it until it ends.
 fn close(shared: &Arc<Shared>) {
-    let stop_at = *shared.stop_at.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let stop_at = *shared.stop_at.lock().unwrap_or_else(PoisonError::into_inner);
     let engine = loop {
         if let Some(engine) = shared.home.take(SLICE) {
             break engine;
         }
-        if shared.poisoned.get().is_some() || stop_at.is_some_and(|at| at <= Instant::now()) {
+        let over = || stop_at.is_some_and(|at| at <= Instant::now());
+        if shared.is_poisoned() || shared.exiting.load(Ordering::Acquire) || over() {
             return;
         }
     };

@@ -107,6 +107,10 @@ impl Database {
         readers: usize,
         trust_filesystem: bool,
     ) -> PyResult<Self> {
+        if path.as_os_str().as_encoded_bytes().contains(&0) {
+            // As the standard module says it.
+            return Err(PyValueError::new_err("embedded null byte"));
+        }
         if queue_size == 0 || queue_bytes == 0 || readers == 0 {
             return Err(PyValueError::new_err("queue_size, queue_bytes and readers must be at least 1"));
         }
@@ -321,11 +325,20 @@ impl Database {
         (jobs, self.inner.lane().map_or(0, |lane| lane.stats().queued))
     }
 
-    /// Begin an interactive transaction, in turn; ``label`` is what others are told holds the lock.
-    #[pyo3(signature = (label, /, *, durable=false, deadline=Deadline::AsOpened))]
-    fn begin(&self, py: Python<'_>, label: &str, durable: bool, deadline: Deadline) -> PyResult<Transaction> {
+    /// Begin an interactive transaction, in turn; ``label`` is what others are told holds the lock, ``task`` the task of
+    /// this thread that it belongs to, 0 for the thread itself.
+    #[pyo3(signature = (label, /, *, task=0, durable=false, deadline=Deadline::AsOpened))]
+    fn begin(
+        &self,
+        py: Python<'_>,
+        label: &str,
+        task: u64,
+        durable: bool,
+        deadline: Deadline,
+    ) -> PyResult<Transaction> {
         let options = deadline.call_options(durable);
-        let lease = detach(py, || self.inner.transaction(label, &options, &signalled));
+        let lease =
+            detach(py, || self.inner.transaction(label, &options, &signalled).inspect(|lease| lease.belongs_to(task)));
         let deadline = options.deadline.unwrap_or(self.inner.options().deadline).map(|wait| wait.as_secs_f64());
         lease.map(|lease| Transaction::new(lease, deadline)).map_err(|failure| raise(py, &failure))
     }
@@ -358,8 +371,16 @@ impl Database {
 
     /// Do what is queued and let the file go; the writer stops with the file's last database. Closing twice is no
     /// error.
-    fn close(&self, py: Python<'_>) {
-        detach(py, || self.inner.close(None));
+    ///
+    /// Blocks while queued work is done, and while another thread is inside a ``transaction()``. Raises
+    /// ``ProgrammingError`` inside a ``transaction()`` of the same thread.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        detach(py, || self.inner.close(None, &signalled)).map_err(|error| raise(py, &error.into()))
+    }
+
+    /// Raise ``ProgrammingError`` if task ``task`` of this thread would wait for its own ``transaction()``.
+    fn refuse_own_transaction(&self, py: Python<'_>, task: u64) -> PyResult<()> {
+        self.inner.refuse_own_transaction(Some(task)).map_err(|error| raise(py, &error.into()))
     }
 
     /// Return the telemetry as nested dictionaries.

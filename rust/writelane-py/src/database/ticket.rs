@@ -34,6 +34,11 @@ impl Ticket {
     pub fn new(database: Arc<Database>, pending: Pending, shape: Shape) -> Self {
         Self { database, pending, shape, answer: Mutex::new(None) }
     }
+
+    /// In a forked child the answer never comes, and its mutex may be locked for ever.
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        if self.database.is_inherited() { Err(failure::raise(py, &Error::Forked.into())) } else { Ok(()) }
+    }
 }
 
 #[pymethods]
@@ -50,8 +55,9 @@ impl Ticket {
     }
 
     /// Cancel the job if it has not started; `True` if it will never run.
-    fn cancel(&self, py: Python<'_>) -> bool {
-        detach(py, || self.database.cancel(&self.pending)) || self.pending.state() == State::Cancelled
+    fn cancel(&self, py: Python<'_>) -> PyResult<bool> {
+        self.check(py)?;
+        Ok(detach(py, || self.database.cancel(&self.pending)) || self.pending.state() == State::Cancelled)
     }
 
     /// Wait up to `timeout` seconds (`None`: without end) and return whether the job is answered or cancelled.
@@ -59,6 +65,10 @@ impl Ticket {
     /// Ctrl-C ends the wait, not the job.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        self.check(py)?;
+        if !self.pending.is_settled() {
+            self.database.refuse_own_transaction(None).map_err(|error| failure::raise(py, &error.into()))?;
+        }
         match patience(py, timeout, |patience| self.pending.wait(patience))? {
             Ok(()) => Ok(true),
             Err(writelane_core::wait::GaveUp::TimedOut) => Ok(false),
@@ -68,6 +78,7 @@ impl Ticket {
 
     /// Return the result of an answered job, or raise its error.
     fn result<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.check(py)?;
         let mut answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
         if answer.is_none() {
             *answer = self.pending.take();
@@ -85,8 +96,10 @@ impl Ticket {
     }
 
     /// Have `completions` told, under the number `token`, when the job is answered or cancelled.
-    fn notify(&self, py: Python<'_>, completions: &Completions, token: u64) {
+    fn notify(&self, py: Python<'_>, completions: &Completions, token: u64) -> PyResult<()> {
+        self.check(py)?;
         let listener = completions.listener();
         detach(py, || self.pending.listen(listener, token));
+        Ok(())
     }
 }
