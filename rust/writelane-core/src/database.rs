@@ -268,12 +268,11 @@ impl Database {
         let until = deadline::until(called, self.wait(options));
         let job = Box::new(Job::new(work, self.durability(options), until, called));
         let (at_once, label) = (job.at_once, Arc::clone(job.work.label()));
-        let is_driven = job.work.is_driven();
         let job = match shared.drive(job, at_once) {
             Driven::Answered(answer) => return answer,
             Driven::NotNow(job) => job,
         };
-        if at_once && (is_driven || !shared.is_idle()) {
+        if at_once && shared.is_in_use() {
             job.ticket.answer(Err(Box::new(Error::Cancelled.into())));
             return Err(self.timeout(shared, Phase::Lock, called, label));
         }
@@ -392,7 +391,7 @@ impl Database {
         let until = deadline::until(called, self.wait(options));
         let job = Box::new(Job::new(work, self.durability(options), until, called));
         let (ticket, label) = (TicketArc::clone(&job.ticket), Arc::clone(job.work.label()));
-        if job.at_once && !shared.is_idle() {
+        if job.at_once && shared.is_in_use() {
             ticket.answer(Err(self.timeout(shared, Phase::Queue, called, Arc::clone(&label))));
             return Ok((shared, ticket, until, called, label, false));
         }

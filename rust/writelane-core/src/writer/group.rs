@@ -163,7 +163,7 @@ impl<'a> Group<'a> {
         let mut attempt = 0;
         loop {
             self.drop_gone(members);
-            let Some(durability) = members.iter().map(|member| member.job.durability).max() else { return None };
+            let durability = members.iter().map(|member| member.job.durability).max()?;
             // Setting the durability reads the schema, for which a lock can be in the way too.
             let Err(error) = self.engine.set_durability(durability).and_then(|()| self.engine.begin()) else {
                 if let (Some(turn), Some(first)) = (self.turn.as_mut(), members.first()) {
@@ -331,6 +331,7 @@ impl<'a> Group<'a> {
             })
             .collect();
         drop(recorder);
+        self.shared.set_serving(false);
         answer_all(answers.into_iter());
         Ok(())
     }
@@ -414,6 +415,7 @@ impl<'a> Group<'a> {
                     };
                     self.shared.telemetry.record_one(member.job.work.label(), &account, None);
                     let effects = std::mem::take(&mut member.effects);
+                    self.shared.set_serving(false);
                     answer_one(&member.job, Ok(Outcome { effects, account }));
                     return self.state();
                 }
@@ -475,7 +477,7 @@ impl<'a> Group<'a> {
                 let waited = waited(&member, &clock, member.ended);
                 let account = Account { waited, retries: member.retries, group: 0, holder: self.holder.take() };
                 self.shared.telemetry.record_one(member.job.work.label(), &account, None);
-                answer_one(&member.job, Ok(Outcome { effects: vec![effect], account }));
+                self.answer(&member.job, Ok(Outcome { effects: vec![effect], account }));
             }
         }
         self.state()
@@ -498,6 +500,11 @@ impl<'a> Group<'a> {
         Served::Lend(member.job, account)
     }
 
+    fn answer(&self, job: &Job, answer: Answer) {
+        self.shared.set_serving(false);
+        answer_one(job, answer);
+    }
+
     fn answer_failure(&mut self, member: Member, mut failure: Box<Failure>, clock: &Clock) {
         failure.account = Account {
             waited: waited(&member, clock, member.ended),
@@ -507,7 +514,7 @@ impl<'a> Group<'a> {
         };
         self.shared.telemetry.record_one(member.job.work.label(), &failure.account, Some(&failure.error));
         self.shared.count_drop(&member.job, &failure.error);
-        answer_one(&member.job, Err(failure));
+        self.answer(&member.job, Err(failure));
     }
 
     /// Answer members that did not run, or whose run came to nothing, with one error.
@@ -530,7 +537,7 @@ impl<'a> Group<'a> {
             let statement = Some(Arc::clone(label));
             self.shared.count_drop(&member.job, &error);
             let failure = Failure { error: error.clone(), statement, position: None, account };
-            answer_one(&member.job, Err(Box::new(failure)));
+            self.answer(&member.job, Err(Box::new(failure)));
         }
     }
 

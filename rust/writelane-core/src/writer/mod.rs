@@ -53,6 +53,8 @@ pub struct Shared {
     settings: Arc<Settings>,
     /// Who has the engine for an interactive transaction.
     borrower: Mutex<Option<Borrower>>,
+    /// The thread has jobs in hand that are not answered.
+    serving: AtomicBool,
     /// Whether the thread has ended.
     ended: Mutex<bool>,
     at_end: Condvar,
@@ -118,6 +120,7 @@ impl Writer {
             exiting: AtomicBool::new(false),
             settings: setup.settings,
             borrower: Mutex::new(None),
+            serving: AtomicBool::new(false),
             ended: Mutex::new(false),
             at_end: Condvar::new(),
         });
@@ -230,6 +233,16 @@ impl Shared {
     /// Say whether nothing is queued and nobody uses the engine.
     pub fn is_idle(&self) -> bool {
         self.queue.is_empty() && self.home.is_home() && self.queue.is_empty()
+    }
+
+    /// Say whether other work is in the way of a job that comes now. A log that is tended after the answers is none.
+    pub(crate) fn is_in_use(&self) -> bool {
+        !self.queue.is_empty() || self.serving.load(Ordering::Acquire) || self.borrower().is_some()
+    }
+
+    /// Note whether the writer thread has jobs in hand. Cleared before an answer, so that who has one finds it so.
+    fn set_serving(&self, serving: bool) {
+        self.serving.store(serving, Ordering::Release);
     }
 
     /// Say whether the writer died.

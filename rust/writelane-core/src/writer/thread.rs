@@ -99,7 +99,10 @@ fn serve_turn(shared: &Arc<Shared>) {
     let mut holder = waiting.into_holder();
     let mut since = waiting_since;
     while let Some(job) = shared.queue.take_if(|_, _| true) {
-        match Group::new(shared, &mut engine, &mut turn, since, holder.take()).serve(job) {
+        shared.set_serving(true);
+        let served = Group::new(shared, &mut engine, &mut turn, since, holder.take()).serve(job);
+        shared.set_serving(false);
+        match served {
             Served::Here => {}
             Served::Lend(job, account) => return group::lend(shared, engine, turn, &job, account),
             Served::Broken => {
