@@ -1,3 +1,4 @@
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -131,8 +132,6 @@ class Connection:
         `progress` is told, after each step, its result code, the pages left and the pages in all; `sleep` is the
         pause in seconds after a step that met a lock. Both connections can be used between the steps.
         """
-    def blobopen(self, table: str, column: str, row: int, /, *, readonly: bool = False, name: str = "main") -> Blob:
-        """Open a value of a table in pieces."""
     def create_aggregate(self, name: str, n_arg: int, aggregate_class: Callable[[], Any]) -> None:
         """Make an aggregate callable from SQL: a class with `step` and `finalize`."""
     def create_collation(self, name: str, callback: Callable[[str, str], int] | None, /) -> None:
@@ -147,34 +146,18 @@ class Connection:
         `narg` is the number of arguments, -1 for any; `deterministic` promises the same result for the same
         arguments. Raises `OperationalError` where it cannot be made.
         """
-    def create_window_function(self, name: str, num_params: int, aggregate_class: Callable[[], Any] | None, /) -> None:
-        """Make an aggregate window function callable from SQL: a class with `step`, `inverse`, `value` and `finalize`;
-        None takes it away.
-        """
-    def deserialize(self, data: Any, /, *, name: str = "main") -> None:
-        """Replace a database of this connection by one in memory with these bytes."""
     def enable_load_extension(self, enable: bool, /) -> None:
         """Allow extensions to be loaded, or forbid it."""
-    def getconfig(self, op: int, /) -> bool:
-        """Return a boolean setting of the connection."""
-    def getlimit(self, category: int, /) -> int:
-        """Return a run-time limit."""
     def iterdump(self, *, filter: str | None = None) -> Iterator[str]:
         """Return an iterator over the statements that make the database again; `filter` is a LIKE pattern for names."""
     def load_extension(self, name: str, /, *, entrypoint: str | None = None) -> None:
         """Load an extension of SQLite from a shared library."""
-    def serialize(self, *, name: str = "main") -> bytes:
-        """Return the bytes of a database, as a file of it would hold them."""
     def set_authorizer(self, authorizer_callback: Callable[..., int] | None) -> None:
         """Have a function asked about every action of the statements prepared from now on; None: nobody."""
     def set_progress_handler(self, progress_handler: Callable[[], object] | None, n: int) -> None:
         """Have a function asked every `n` steps of a statement whether to end it; None: nobody."""
     def set_trace_callback(self, trace_callback: Callable[[str], object] | None) -> None:
         """Have a function told of every statement that begins to run, its values filled in; None: nobody."""
-    def setconfig(self, op: int, enable: bool = True, /) -> None:
-        """Set a boolean setting of the connection."""
-    def setlimit(self, category: int, limit: int, /) -> int:
-        """Set a run-time limit and return its former value."""
     def close(self) -> None:
         """Close the connection. A transaction that is open is rolled back."""
     def commit(self) -> None:
@@ -194,11 +177,35 @@ class Connection:
         """End the statement, or the wait for a lock, that the connection is in. For any thread; never blocks."""
     def rollback(self) -> None:
         """Roll the open transaction back; without one, do nothing."""
-    @property
-    def autocommit(self) -> bool | int:
-        """When a transaction begins by itself: `LEGACY_TRANSACTION_CONTROL`, True (never) or False (always)."""
-    @autocommit.setter
-    def autocommit(self, autocommit: bool | int) -> None: ...
+    if sys.version_info >= (3, 11):
+        def blobopen(self, table: str, column: str, row: int, /, *, readonly: bool = False, name: str = "main") -> Blob:
+            """Open a value of a table in pieces."""
+        def create_window_function(
+            self, name: str, num_params: int, aggregate_class: Callable[[], Any] | None, /
+        ) -> None:
+            """Make an aggregate window function callable from SQL: a class with `step`, `inverse`, `value` and `finalize`;
+            None takes it away.
+            """
+        def deserialize(self, data: Any, /, *, name: str = "main") -> None:
+            """Replace a database of this connection by one in memory with these bytes."""
+        def getlimit(self, category: int, /) -> int:
+            """Return a run-time limit."""
+        def serialize(self, *, name: str = "main") -> bytes:
+            """Return the bytes of a database, as a file of it would hold them."""
+        def setlimit(self, category: int, limit: int, /) -> int:
+            """Set a run-time limit and return its former value."""
+
+    if sys.version_info >= (3, 12):
+        def getconfig(self, op: int, /) -> bool:
+            """Return a boolean setting of the connection."""
+        def setconfig(self, op: int, enable: bool = True, /) -> None:
+            """Set a boolean setting of the connection."""
+        @property
+        def autocommit(self) -> bool | int:
+            """When a transaction begins by itself: `LEGACY_TRANSACTION_CONTROL`, True (never) or False (always)."""
+        @autocommit.setter
+        def autocommit(self, autocommit: bool | int) -> None: ...
+
     @property
     def in_transaction(self) -> bool:
         """Whether a transaction is open."""

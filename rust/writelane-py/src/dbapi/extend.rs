@@ -83,8 +83,8 @@ impl Connection {
         .map_err(|error| creation_error(py, error, "Error creating aggregate"))
     }
 
-    /// Make an aggregate window function callable from SQL: a class with `step`, `inverse`, `value` and `finalize`;
-    /// None takes it away.
+    /// Make an aggregate window function callable from SQL: a class with `step`, `inverse`, `value` and
+    /// `finalize`; None takes it away.
     #[pyo3(signature = (name, num_params, aggregate_class, /))]
     fn create_window_function(
         &self,

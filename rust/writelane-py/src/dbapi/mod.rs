@@ -13,6 +13,7 @@ mod row;
 pub mod tuple;
 
 use pyo3::prelude::*;
+use pyo3::types::PyType;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 static MINOR: AtomicU8 = AtomicU8::new(0);
@@ -42,6 +43,20 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(extend::complete_statement, module)?)?;
     module.add_function(wrap_pyfunction!(extend::enable_shared_cache, module)?)?;
     connection::add_exceptions(&module.py().get_type::<connection::Connection>())?;
+    take_away_later_names(&module.py().get_type::<connection::Connection>())?;
     constants::register(module)?;
     adapt::register(module)
+}
+
+/// Take from the connection class what the running interpreter's own does not have yet.
+fn take_away_later_names(class: &Bound<'_, PyType>) -> PyResult<()> {
+    const SINCE_3_11: [&str; 6] =
+        ["blobopen", "create_window_function", "deserialize", "getlimit", "serialize", "setlimit"];
+    const SINCE_3_12: [&str; 3] = ["autocommit", "getconfig", "setconfig"];
+    let minor = minor(class.py());
+    let later = SINCE_3_11.iter().filter(|_| minor < 11).chain(SINCE_3_12.iter().filter(|_| minor < 12));
+    for name in later {
+        class.delattr(*name)?;
+    }
+    Ok(())
 }
