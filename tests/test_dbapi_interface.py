@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 import types
 import warnings
 
@@ -103,6 +104,8 @@ def test_what_is_wrong_is_said_in_the_same_class(call):
             connection.close()
 
     expected = outcome(sqlite3)
+    if expected is None and sys.version_info < (3, 11):
+        pytest.skip("let pass by the standard module of that version")
     assert expected is not None
     ours = outcome(writelane.dbapi)
     assert ours[0] is expected[0]

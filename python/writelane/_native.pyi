@@ -183,8 +183,8 @@ class Connection:
         def create_window_function(
             self, name: str, num_params: int, aggregate_class: Callable[[], Any] | None, /
         ) -> None:
-            """Make an aggregate window function callable from SQL: a class with `step`, `inverse`, `value` and `finalize`;
-            None takes it away.
+            """Make an aggregate window function callable from SQL: a class with `step`, `inverse`, `value` and
+            `finalize`; None takes it away.
             """
         def deserialize(self, data: Any, /, *, name: str = "main") -> None:
             """Replace a database of this connection by one in memory with these bytes."""
