@@ -546,6 +546,10 @@ class Database:
         """Wait until everything queued before, offered work too, is answered."""
     def run_checkpoint(self, mode: str = "passive", *, deadline: float | None = ...) -> tuple[int, int, int]:
         """Copy the log into the database, in turn; return (busy, pages in the log, pages copied)."""
+    def checkpoint_aside(self, pages: int, /) -> tuple[bool, int, int] | None:
+        """Copy the log into the database on this thread, while others go on writing, if at least `pages` of it are not
+        copied; return (busy, pages in the log, pages copied), or None if there was nothing to do.
+        """
     def close(self) -> None:
         """Do what is queued and let the file go; the writer stops with the file's last database.
 

@@ -174,8 +174,8 @@ class Database(_native.Database):
 
         ``older_than``: columns and cutoffs; a row goes if each column is less than its cutoff. NULL is older than
         nothing, a number not older than a text. ``where``, ``parameters``: a condition in SQL, instead or beside.
-        ``chunk``: the most rows deleted in one transaction; within it the number is fitted to 3 to 20 milliseconds.
-        ``pause``: seconds between chunks; by default three quarters of the last one's hold.
+        ``chunk``: the most rows deleted in one transaction; within it the number is fitted to a hold of 1 to 20 ms.
+        ``pause``: seconds between chunks; by default by the last one's hold, longer while others work.
         ``progress``: called with the :class:`Pruned` so far after each chunk. ``deadline``: seconds after which it
         ends unfinished; ``None``: when all is done.
 

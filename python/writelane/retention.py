@@ -1,7 +1,7 @@
 """Delete many rows in the gaps between required work.
 
 Rows are looked for on a reader, which holds nobody up, and deleted by their own key in chunks, each a best-effort job:
-it runs when no required work waits, and its size is fitted to a short hold: 3 ms while others work on the file, 20 ms
+it runs when no required work waits, and its size is fitted to a short hold: 1 ms while others work on the file, 20 ms
 while nobody does. Between two chunks there
 is a pause, so that processes that know nothing of the lane get in, and the writer's usual checkpoints keep the log
 small. What is deleted is deleted: a run that was killed is continued by the next one.
@@ -23,21 +23,32 @@ from writelane.tables import Table, quoted
 __all__ = ["Pruned", "count", "prune"]
 
 #: How long a chunk should hold the lock while others work, in seconds: hardly longer than their own transactions.
-HOLD_BUSY = 0.003
+HOLD_BUSY = 0.001
 #: While nobody does: as long as the writer holds it for a group of required work.
 HOLD_QUIET = 0.02
 #: The pause after a chunk, as a part of its hold: whoever polls for the lock must find it free often enough.
-PAUSE = 0.75
+PAUSE_QUIET = 0.75
+#: The same while others work: so long that hardly one in fifty of their transactions meets a chunk.
+PAUSE_BUSY = 50.0
+#: While others work, a chunk waits for a gap: this often nobody committed anything, looked at so many seconds apart ...
+GAP_LOOKS, GAP_LOOK = 3, 0.002
+#: ... and at most this many seconds.
+GAP_WAIT = 0.25
+#: Pages in the log that retention copies into the database itself, on its own thread and in its pause: half of what
+#: would make the writer do it while callers wait.
+COPY_PAGES = 450
+#: Pages in the log after which it is made to begin again, by copying what came meanwhile in turn.
+LOG_PAGES = 1500
 #: How long after the last sign of others it counts as quiet again, in seconds.
 QUIET_AFTER = 2.0
 #: A chunk is not made smaller than this to shorten its commit, which has a price of its own.
-ROWS_MIN = 32
+ROWS_MIN = 16
 #: Rows of the first chunk, before it is known how long they take.
 FIRST_CHUNK = 64
 #: The most rows of a chunk, which bounds the memory and the job.
 CHUNK_MAX = 10_000
 #: The longest pause that is chosen by itself, in seconds.
-PAUSE_MAX = 0.05
+PAUSE_MAX = 0.25
 #: A chunk that was pushed out of the queue is offered again after this many seconds.
 AGAIN = 0.02
 #: How often a wait looks whether it should end, in seconds.
@@ -195,7 +206,10 @@ class _Run:
                 return None
 
     def keep_log_small(self) -> str | None:
-        """Wait until a log that has grown can be reused; return why it cannot."""
+        """Copy the log, and wait until one that has grown can be reused; return why it cannot."""
+        done = self._database.checkpoint_aside(COPY_PAGES)
+        if done is not None and done[2] < done[1] > LOG_PAGES:
+            self._database.run_checkpoint("passive", deadline=None)
         try:
             size = os.stat(self._log).st_size
         except FileNotFoundError:
@@ -232,13 +246,24 @@ class _Others:
         self._before = database.activity()
         self._busy_until = 0.0
 
-    def hold(self) -> float:
-        """Return how long the next chunk may hold the lock. Called after each chunk, which is one job."""
+    def look(self) -> bool:
+        """Say whether anybody has worked on the file lately. Called after each chunk, which is one job."""
         jobs, waits = self._database.activity()
         if jobs != self._before[0] + 1 or waits != self._before[1]:
             self._busy_until = time.monotonic() + QUIET_AFTER
         self._before = jobs, waits
-        return HOLD_BUSY if time.monotonic() < self._busy_until else HOLD_QUIET
+        return time.monotonic() < self._busy_until
+
+    def wait_for_gap(self, stop: Stop) -> bool:
+        """Wait until nobody seems to be at it, and say whether to stop instead."""
+        until = time.monotonic() + GAP_WAIT
+        last, quiet = self._database.activity(), 0
+        while quiet < GAP_LOOKS and time.monotonic() < until:
+            if stop.wait(GAP_LOOK):
+                return True
+            now = self._database.activity()
+            last, quiet = now, quiet + 1 if now == last else 0
+        return False
 
 
 def _chunks(
@@ -246,10 +271,12 @@ def _chunks(
 ) -> Iterator[tuple[int, float]]:
     """Delete chunk after chunk; yield the rows deleted and the seconds the lock was held."""
     size = min(FIRST_CHUNK, most)
-    free_until = 0.0
+    free_until, busy = 0.0, False
     # The next rows are looked for in the pause.
     while keys := finder.next(size):
         if stop.wait(max(0.0, free_until - time.monotonic())):
+            return
+        if busy and pause is None and others.wait_for_gap(stop):
             return
         result = run.delete(keys)
         if result is None:
@@ -259,8 +286,10 @@ def _chunks(
         if result.rowcount <= 0 and not finder.walks:
             # A trigger keeps these rows, or others were quicker; a walk comes to an end all the same.
             finder.walks = True
-        size = fitted(len(keys), ran, held, others.hold(), most)
-        free_until = time.monotonic() + (min(max(PAUSE * held, 0.001), PAUSE_MAX) if pause is None else pause)
+        busy = others.look()
+        size = fitted(len(keys), ran, held, HOLD_BUSY if busy else HOLD_QUIET, most)
+        wanted = held * (PAUSE_BUSY if busy else PAUSE_QUIET)
+        free_until = time.monotonic() + (min(max(wanted, 0.001), PAUSE_MAX) if pause is None else pause)
         yield max(result.rowcount, 0), held
 
 

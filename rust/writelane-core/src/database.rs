@@ -15,6 +15,7 @@ use crate::policy::{checkpoint, deadline};
 use crate::process;
 use crate::queue::{Place, Pushed};
 use crate::readers::Readers;
+use crate::sqlite::{Handle, OpenFlags, SqliteError};
 use crate::sync::Arc as TicketArc;
 use crate::telemetry::error_name;
 use crate::ticket::Ticket;
@@ -22,8 +23,8 @@ use crate::wait::{GaveUp, Patience};
 use crate::writer::lease::{Desk, Lease};
 use crate::writer::{Driven, Shared, Writer, answer_one};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The answer to a job that is still to come.
@@ -36,6 +37,8 @@ struct File {
     readers: Option<Readers>,
     writer: Option<Writer>,
     ownership: Option<Arc<Ownership>>,
+    /// The connection of [`Database::checkpoint_aside`], once it was needed.
+    aside: Mutex<Option<Arc<Handle>>>,
     generation: u64,
     /// Databases that have it open. Once it is 0 nobody joins any more.
     users: AtomicUsize,
@@ -520,6 +523,32 @@ impl Database {
                 _ => -1,
             };
         Ok((number(0), number(1), number(2)))
+    }
+
+    /// Copy the log into the database on the caller's own thread, while others go on writing, if at least `pages` of it
+    /// are not copied. Returns (busy, pages in the log, pages copied); `None`: there was nothing to do.
+    ///
+    /// For work that writes much and must not have the writer thread copy it while callers wait. It does not let the log
+    /// begin again while others write; a checkpoint in turn does.
+    ///
+    /// # Errors
+    /// I/O errors. Another checkpoint that runs is no error but the first value.
+    pub fn checkpoint_aside(&self, pages: u32) -> Result<Option<(bool, i32, i32)>, Box<Failure>> {
+        let shared = self.shared().map_err(|error| Box::new(error.into()))?;
+        if shared.checkpointer().uncopied() < i64::from(pages) {
+            return Ok(None);
+        }
+        let failed = |error: SqliteError| Box::new(Failure::from(Error::Sqlite(error)));
+        let mut aside = self.file.aside.lock().unwrap_or_else(PoisonError::into_inner);
+        let handle = match &*aside {
+            Some(handle) => handle,
+            None => aside.insert(Handle::open(&self.file.path, OpenFlags::EXISTING).map_err(failed)?),
+        };
+        let report = shared.checkpointer().run(handle, checkpoint::Mode::Passive);
+        match report.error {
+            Some(error) => Err(failed(error)),
+            None => Ok(Some((report.busy, report.log, report.copied))),
+        }
     }
 
     /// Do what is queued and let the file go; the writer stops with its last database.

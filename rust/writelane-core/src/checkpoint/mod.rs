@@ -162,8 +162,12 @@ impl Checkpointer {
 
     /// Say whether the log is so long that it must be tended before it grows further.
     pub fn is_full(&self) -> bool {
-        let uncopied = i64::from(self.pages.load(Ordering::Relaxed)) - i64::from(self.copied());
-        uncopied >= i64::from(self.thresholds.pages)
+        self.uncopied() >= i64::from(self.thresholds.pages)
+    }
+
+    /// Return the pages of the log that are not known to be in the database.
+    pub fn uncopied(&self) -> i64 {
+        i64::from(self.pages.load(Ordering::Relaxed)) - i64::from(self.copied())
     }
 
     /// Do what the policy says, with the turn in the lane.

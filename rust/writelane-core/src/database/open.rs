@@ -309,6 +309,7 @@ fn open_to_write(
         readers: Some(Readers::new(path.to_owned(), options.readers_max, settings)),
         ownership: writer.shared().ownership().cloned(),
         writer: Some(writer),
+        aside: Mutex::default(),
         generation: process::generation(),
         users: 1.into(),
         slot: Some(slot),
@@ -324,6 +325,7 @@ fn open_to_read(path: &Path, readers_max: usize, patience: &Patience<'_>) -> Res
         readers: Some(Readers::new(path.to_owned(), readers_max, Arc::default())),
         ownership: None,
         writer: None,
+        aside: Mutex::default(),
         generation: process::generation(),
         users: 1.into(),
         slot: None,
@@ -417,6 +419,14 @@ fn advice(path: &Path, error: &Error) -> Option<String> {
     }
 }
 
+/// Close the connections that are not the writer's.
+fn close_beside(file: &File) {
+    if let Some(readers) = &file.readers {
+        readers.close();
+    }
+    drop(file.aside.lock().unwrap_or_else(PoisonError::into_inner).take());
+}
+
 /// Let go of a file: its last user stops the writer, doing what is queued first.
 ///
 /// # Errors
@@ -439,9 +449,7 @@ pub(super) fn release(
         Some(Ok(place)) => Some(place),
         None => None,
     };
-    if let Some(readers) = &file.readers {
-        readers.close();
-    }
+    close_beside(file);
     let stopped = file.writer.as_ref().map_or(Ok(()), |writer| writer.stop(within, interrupted));
     if stopped.is_err() {
         let_go(file);
@@ -492,8 +500,6 @@ pub fn close_all(within: Duration) {
             // Never interrupted.
             let _ = writer.stop(Some(until.saturating_duration_since(Instant::now())), &never);
         }
-        if let Some(readers) = &file.readers {
-            readers.close();
-        }
+        close_beside(&file);
     }
 }

@@ -369,6 +369,13 @@ impl Database {
         detach(py, || self.inner.checkpoint(mode, &options, &signalled)).map_err(|failure| raise(py, &failure))
     }
 
+    /// Copy the log into the database on this thread, while others go on writing, if at least ``pages`` of it are not
+    /// copied; return (busy, pages in the log, pages copied), or ``None`` if there was nothing to do.
+    #[pyo3(signature = (pages, /))]
+    fn checkpoint_aside(&self, py: Python<'_>, pages: u32) -> PyResult<Option<(bool, i32, i32)>> {
+        detach(py, || self.inner.checkpoint_aside(pages)).map_err(|failure| raise(py, &failure))
+    }
+
     /// Do what is queued and let the file go; the writer stops with the file's last database. Closing twice is no
     /// error.
     ///
