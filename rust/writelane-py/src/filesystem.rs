@@ -1,5 +1,6 @@
 //! `writelane_core::filesystem` and `writelane_core::ownership` for Python.
 
+use crate::interpreter::detach;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::path::PathBuf;
@@ -67,14 +68,14 @@ impl Filesystem {
 /// Judge the filesystem that the database at a path is on or would be created on.
 #[pyfunction]
 fn judge_filesystem(py: Python<'_>, path: PathBuf) -> PyResult<Filesystem> {
-    let judgement = py.detach(|| filesystem::judge(&path))?;
+    let judgement = detach(py, || filesystem::judge(&path))?;
     Ok(Filesystem { judgement })
 }
 
 /// Say who owns a database exclusively, as a mapping, or None.
 #[pyfunction]
 fn database_owner(py: Python<'_>, path: PathBuf) -> PyResult<Option<Bound<'_, PyDict>>> {
-    let Some(seen) = py.detach(|| ownership::look(&path))? else { return Ok(None) };
+    let Some(seen) = detach(py, || ownership::look(&path))? else { return Ok(None) };
     let found = PyDict::new(py);
     found.set_item("certain", seen.certain)?;
     let owner = seen.owner.as_ref();
@@ -89,7 +90,7 @@ fn database_owner(py: Python<'_>, path: PathBuf) -> PyResult<Option<Bound<'_, Py
 /// Close the files of databases that no connection of this process uses any more.
 #[pyfunction]
 fn release_idle_files(py: Python<'_>) {
-    py.detach(writelane_core::vfs::release_idle);
+    detach(py, writelane_core::vfs::release_idle);
 }
 
 /// Add what this file has to the module.

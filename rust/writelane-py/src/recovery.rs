@@ -1,6 +1,7 @@
 //! `writelane_core::recovery` for Python.
 
 use crate::errors;
+use crate::interpreter::detach;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use std::fs::File;
@@ -28,7 +29,7 @@ fn recover<'py>(
         Image::new(open(&database)?, wal.as_deref().map(open).transpose()?, journal.as_deref().map(open).transpose()?);
     let mut raised = None;
     let mut last = Instant::now();
-    let done = py.detach(|| {
+    let done = detach(py, || {
         recovery::recover(&image, &output, deleted, &mut |what, done, total| {
             if last.elapsed() < REPORT_EVERY {
                 return true;

@@ -3,6 +3,7 @@
 use super::connection::Connection;
 use super::tuple;
 use crate::errors;
+use crate::interpreter::detach;
 use pyo3::PyTraverseError;
 use pyo3::exceptions::{PyIndexError, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::gc::PyVisit;
@@ -79,7 +80,7 @@ impl Blob {
     fn do_close(&self, py: Python<'_>) {
         let open = std::mem::replace(&mut self.state().open, false);
         if open {
-            py.detach(|| self.core.blob_close(self.number));
+            detach(py, || self.core.blob_close(self.number));
         }
     }
 

@@ -4,6 +4,7 @@ use super::arguments;
 use super::convert::TextFactory;
 use super::cursor::Cursor;
 use crate::errors;
+use crate::interpreter::detach;
 use pyo3::PyTraverseError;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::gc::PyVisit;
@@ -130,7 +131,7 @@ impl Connection {
         core: &Arc<Core>,
         call: impl FnOnce(&Core) -> Result<T, Error> + Send,
     ) -> PyResult<T> {
-        py.detach(|| call(core)).map_err(|error| errors::from_core(py, &error))
+        detach(py, || call(core)).map_err(|error| errors::from_core(py, &error))
     }
 
     fn do_commit(&self, py: Python<'_>) -> PyResult<()> {
@@ -371,9 +372,8 @@ impl Connection {
             state.initialized = false;
             state.core.take()
         };
-        py.detach(|| drop(former));
-        let core = py
-            .detach(|| Core::open(name, OpenFlags(flags), None, options))
+        detach(py, || drop(former));
+        let core = detach(py, || Core::open(name, OpenFlags(flags), None, options))
             .map_err(|error| errors::from_core(py, &error))?;
         let former_factories = {
             let mut state = this.state();
@@ -481,9 +481,9 @@ impl Connection {
         if let Some(core) = core {
             if always && core.in_transaction() {
                 // Said aloud, so that a trace sees it; what SQLite says to it, closing makes good.
-                drop(py.detach(|| core.rollback()));
+                drop(detach(py, || core.rollback()));
             }
-            py.detach(|| {
+            detach(py, || {
                 core.close();
                 drop(core);
             });
@@ -637,7 +637,7 @@ impl Drop for Connection {
             let place = std::ptr::from_ref(self);
             Python::attach(|py| warn_unclosed(py, place, &core));
             // Closing may write the log back, which takes as long as it takes.
-            Python::attach(|py| py.detach(|| drop(core)));
+            Python::attach(|py| detach(py, || drop(core)));
         }
     }
 }
@@ -674,7 +674,7 @@ impl Drop for Statement {
         let prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(prepared) = prepared {
             let core = &self.core;
-            Python::attach(|py| py.detach(|| core.give_back(prepared)));
+            Python::attach(|py| detach(py, || core.give_back(prepared)));
         }
     }
 }

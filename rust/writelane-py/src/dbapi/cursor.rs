@@ -4,6 +4,7 @@ use super::connection::{Connection, Settings, sql_bytes};
 use super::convert::{self, Casts, TextFactory};
 use super::row::{Row, is_row_type};
 use crate::errors;
+use crate::interpreter::detach;
 use pyo3::PyTraverseError;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::gc::PyVisit;
@@ -173,7 +174,7 @@ impl Cursor {
             (state.core.take(), state.rows.take())
         };
         if let (Some(core), Some(rows)) = (core, rows) {
-            py.detach(move || {
+            detach(py, move || {
                 core.drop_rows(rows);
                 drop(core);
             });
@@ -202,7 +203,7 @@ impl Cursor {
                 _ => return Ok(Fetched::default()),
             }
         };
-        let result = py.detach(|| {
+        let result = detach(py, || {
             let result = core.fetch(number, rows_max, BATCH_BYTES, cells);
             drop(core);
             result
@@ -320,7 +321,7 @@ impl Cursor {
         };
         if let (Some(casts), Some(rows)) = (&casts, outcome.rows) {
             let raw = casts.iter().map(Option::is_some).collect();
-            py.detach(|| core.give_raw(rows, raw));
+            detach(py, || core.give_raw(rows, raw));
         }
         let mut state = self.state();
         state.columns = outcome.columns;
@@ -435,7 +436,7 @@ impl Cursor {
             Ok(()) => this.run_once(&running, prepared, &cells),
             Err(error) => {
                 let core = &running.settings.core;
-                py.detach(|| core.give_back(prepared));
+                detach(py, || core.give_back(prepared));
                 Err(error)
             }
         };
@@ -465,7 +466,7 @@ impl Cursor {
             this.run_many(&running, &mut prepared, seq_of_parameters, &mut cells)
         };
         let core = &running.settings.core;
-        py.detach(|| core.give_back(prepared));
+        detach(py, || core.give_back(prepared));
         *this.scratch.lock().unwrap_or_else(PoisonError::into_inner) = cells;
         let changes = result.map_err(|error| this.failed(error))?;
         {
@@ -653,7 +654,7 @@ impl Drop for Cursor {
         let (core, rows) = (state.core.take(), state.rows.take());
         if let (Some(core), Some(rows)) = (core, rows) {
             Python::attach(|py| {
-                py.detach(move || {
+                detach(py, move || {
                     core.drop_rows(rows);
                     drop(core);
                 });

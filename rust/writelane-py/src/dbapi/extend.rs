@@ -6,6 +6,7 @@ use super::callback::{self, Callable};
 use super::connection::Connection;
 use super::tuple;
 use crate::errors;
+use crate::interpreter::detach;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
@@ -53,7 +54,7 @@ impl Connection {
         let (name, func) = (name_of(needed(&name)?.cast()?)?, Callable::new(needed(&func)?));
         let narg: i32 = needed(&narg)?.extract()?;
         let deterministic = deterministic.map_or(Ok(false), |value| value.is_truthy())?;
-        py.detach(|| {
+        detach(py, || {
             core.with(|handle| {
                 Ok(handle.create_function(&name, narg, deterministic, move |context, arguments| {
                     callback::call_function(&func, context, arguments);
@@ -74,7 +75,7 @@ impl Connection {
         let [name, n_arg, class] = taken.values;
         let (name, class) = (name_of(needed(&name)?.cast()?)?, Callable::new(needed(&class)?));
         let n_arg: i32 = needed(&n_arg)?.extract()?;
-        py.detach(|| {
+        detach(py, || {
             core.with(|handle| {
                 Ok(handle
                     .create_aggregate(&name, n_arg, false, move |context| callback::make_aggregate(&class, context))?)
@@ -95,7 +96,7 @@ impl Connection {
         let py = name.py();
         let core = self.check(py)?.core;
         let (name, class) = (name_of(name)?, optional(aggregate_class));
-        py.detach(|| {
+        detach(py, || {
             core.with(|handle| {
                 Ok(match class {
                     None => handle.remove_function(&name, num_params),
@@ -252,7 +253,7 @@ impl Connection {
         let pages = if pages == 0 { -1 } else { pages };
         let progress = progress.map(Callable::new);
         let mut raised = None;
-        let result = py.detach(|| {
+        let result = detach(py, || {
             core.copy_to(&destination, &schema, pages, pause, |step| {
                 let asked = Python::attach(|py| {
                     if let Some(progress) = &progress {
