@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -287,6 +288,54 @@ def test_ten_threads_that_finish_together_share_transactions_that_retention_has_
     assert len(groups) == jobs
     assert max(groups) <= THREADS
     assert transactions * 4 <= jobs
+    db.close()
+
+
+@pytest.mark.skipif(not SOAK, reason="it compares times, and takes minutes: make soak")
+@pytest.mark.timeout(1800)
+def test_retention_at_most_doubles_the_longest_waits_of_required_work(tmp_path: Path) -> None:
+    path = tmp_path / "app.db"
+    fill(path, STORE_ROWS, "ts", "a")
+    db = writelane.open(path)
+    db.execute("CREATE TABLE messages(id INTEGER PRIMARY KEY, body)")
+
+    def finish_together() -> list[float]:
+        waits: list[float] = []
+        together = threading.Barrier(THREADS)
+
+        def agent() -> None:
+            for _ in range(5 * ROUNDS):
+                together.wait()
+                begun = time.perf_counter()
+                db.execute("INSERT INTO messages(body) VALUES ('done')")
+                waits.append(time.perf_counter() - begun)
+
+        agents = [threading.Thread(target=agent) for _ in range(THREADS)]
+        for thread in agents:
+            thread.start()
+        for thread in agents:
+            thread.join()
+        return waits
+
+    def p99(waits: list[float]) -> float:
+        return sorted(waits)[len(waits) * 99 // 100]
+
+    finish_together()
+    without: list[float] = []
+    beside: list[float] = []
+    # In turn, so that what else the machine does is in both.
+    for _ in range(10):
+        without += finish_together()
+        schedule = db.every("1h", "prune", lambda: db.prune("t", older_than={"ts": STORE_ROWS}))
+        while schedule.status().running is None:
+            time.sleep(0.001)
+        beside += finish_together()
+        # Ends the prune at its next chunk.
+        schedule.cancel()
+        assert schedule.join(60)
+        assert "finished=False" in str(schedule.status().last_result)
+        db.execute("DELETE FROM writelane_jobs")
+    assert p99(beside) <= 2 * p99(without)
     db.close()
 
 

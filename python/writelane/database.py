@@ -71,49 +71,6 @@ class Database(_native.Database):
     def __init__(self, *_arguments: Any, **_options: Any) -> None:
         self._schedules: list[schedule.Schedule] = []
 
-    def execute(
-        self,
-        sql: str,
-        parameters: Parameters | None = None,
-        /,
-        *,
-        durable: bool = False,
-        **options: Unpack[CallOptions],
-    ) -> _native.Result:
-        """Run one statement and return its :class:`Result`.
-
-        A read goes to a reader, never behind a writer. A write goes to the writer and is committed, as durably as the
-        database was opened, when this returns; with ``durable=True`` it is synced to disk. Blocks, without the GIL, up
-        to ``deadline`` seconds (default: that of the database; ``None``: without end; zero or less: runs only if
-        nothing is in its way).
-
-        Raises the standard library's exceptions: ``IntegrityError`` and its kin for what SQLite refuses,
-        :class:`WriteTimeout`, :class:`QueueFull`, :class:`CommitUncertain`, :class:`Closed`, :class:`ForkError`,
-        ``ProgrammingError``.
-        """
-        if best_effort.is_offering(self) and not self.reads(sql):
-            self.offer(sql, parameters)
-            return _native.Result()
-        return super().execute(sql, parameters, durable=durable, **options)
-
-    def executemany(
-        self,
-        sql: str,
-        rows: Iterable[Parameters | None],
-        /,
-        *,
-        durable: bool = False,
-        **options: Unpack[CallOptions],
-    ) -> _native.Result:
-        """Run one statement for every row of parameters, as one atomic job, and return its :class:`Result`.
-
-        Blocks and raises as :meth:`execute`; an error names the row (from 0) in ``position``.
-        """
-        if best_effort.is_offering(self):
-            self.offer_many(sql, rows)
-            return _native.Result()
-        return super().executemany(sql, rows, durable=durable, **options)
-
     def best_effort(self) -> AbstractContextManager[None]:
         """Make the writes of a block offers: they can be dropped, and never raise or wait for contention.
 
@@ -122,6 +79,9 @@ class Database(_native.Database):
         ``submit`` and ``submitmany`` a future that is done with one, and a ``batch`` gets empty results. What only
         reads is run as always, with ``execute``. ``transaction``, ``next_id``, ``replace`` and ``prune`` do not change.
         """
+        # Not before somebody needs it: the native methods are called with nothing in between, which is most of a read.
+        Database.execute = _execute_or_offer  # type: ignore[assignment, method-assign]
+        Database.executemany = _executemany_or_offer  # type: ignore[assignment, method-assign]
         return best_effort.block(self)
 
     def next_id(self, name: str, key: sequences.Key = None, /) -> int:
@@ -378,6 +338,38 @@ class Database(_native.Database):
 
     def __repr__(self) -> str:
         return f"<writelane.Database {os.fspath(self.path)!r}{' closed' if self.closed else ''}>"
+
+
+def _execute_or_offer(
+    self: Database,
+    sql: str,
+    parameters: Parameters | None = None,
+    /,
+    *,
+    durable: bool = False,
+    **options: Unpack[CallOptions],
+) -> _native.Result:
+    """Do the work of ``execute``, which says more, in a process that has best-effort blocks."""
+    if best_effort.is_offering(self) and not self.reads(sql):
+        self.offer(sql, parameters)
+        return _native.Result()
+    return _native.Database.execute(self, sql, parameters, durable=durable, **options)
+
+
+def _executemany_or_offer(
+    self: Database,
+    sql: str,
+    rows: Iterable[Parameters | None],
+    /,
+    *,
+    durable: bool = False,
+    **options: Unpack[CallOptions],
+) -> _native.Result:
+    """Do the work of ``executemany``, likewise."""
+    if best_effort.is_offering(self):
+        self.offer_many(sql, rows)
+        return _native.Result()
+    return _native.Database.executemany(self, sql, rows, durable=durable, **options)
 
 
 #: The environment variable that chooses the journal for a whole process.

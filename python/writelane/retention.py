@@ -33,7 +33,7 @@ PAUSE_BUSY = 50.0
 #: While others work, a chunk waits for a gap: this often nobody committed anything, looked at so many seconds apart ...
 GAP_LOOKS, GAP_LOOK = 3, 0.002
 #: ... and at most this many seconds.
-GAP_WAIT = 0.25
+GAP_WAIT = 0.5
 #: Pages in the log that retention copies into the database itself, on its own thread and in its pause: half of what
 #: would make the writer do it while callers wait.
 COPY_PAGES = 450
@@ -47,6 +47,8 @@ ROWS_MIN = 16
 FIRST_CHUNK = 64
 #: The most rows of a chunk, which bounds the memory and the job.
 CHUNK_MAX = 10_000
+#: How long it is watched whether others work before the first chunk, in seconds.
+FIRST_LOOK = 0.01
 #: The longest pause that is chosen by itself, in seconds.
 PAUSE_MAX = 0.25
 #: A chunk that was pushed out of the queue is offered again after this many seconds.
@@ -246,10 +248,10 @@ class _Others:
         self._before = database.activity()
         self._busy_until = 0.0
 
-    def look(self) -> bool:
-        """Say whether anybody has worked on the file lately. Called after each chunk, which is one job."""
+    def look(self, own: int) -> bool:
+        """Say whether anybody has worked on the file lately; ``own``: jobs of ours since the last look."""
         jobs, waits = self._database.activity()
-        if jobs != self._before[0] + 1 or waits != self._before[1]:
+        if jobs != self._before[0] + own or waits != self._before[1]:
             self._busy_until = time.monotonic() + QUIET_AFTER
         self._before = jobs, waits
         return time.monotonic() < self._busy_until
@@ -270,8 +272,8 @@ def _chunks(
     run: _Run, finder: _Finder, others: _Others, stop: Stop, most: int, pause: float | None
 ) -> Iterator[tuple[int, float]]:
     """Delete chunk after chunk; yield the rows deleted and the seconds the lock was held."""
-    size = min(FIRST_CHUNK, most)
-    free_until, busy = 0.0, False
+    free_until, busy = 0.0, stop.wait(FIRST_LOOK) or others.look(own=0)
+    size = min(ROWS_MIN if busy else FIRST_CHUNK, most)
     # The next rows are looked for in the pause.
     while keys := finder.next(size):
         if stop.wait(max(0.0, free_until - time.monotonic())):
@@ -286,7 +288,7 @@ def _chunks(
         if result.rowcount <= 0 and not finder.walks:
             # A trigger keeps these rows, or others were quicker; a walk comes to an end all the same.
             finder.walks = True
-        busy = others.look()
+        busy = others.look(own=1)
         size = fitted(len(keys), ran, held, HOLD_BUSY if busy else HOLD_QUIET, most)
         wanted = held * (PAUSE_BUSY if busy else PAUSE_QUIET)
         free_until = time.monotonic() + (min(max(wanted, 0.001), PAUSE_MAX) if pause is None else pause)
