@@ -43,6 +43,8 @@ pub trait Listener: Send + Sync {
 struct Slot<T> {
     answer: Option<T>,
     listeners: Vec<(std::sync::Arc<dyn Listener>, u64)>,
+    /// Callers that wait on the condition: without one, no system call is made to wake them.
+    waiting: usize,
 }
 
 /// The place where an answer will be.
@@ -60,7 +62,7 @@ impl<T> Ticket<T> {
     pub fn new() -> Arc<Self> {
         Arc::new(Self {
             state: AtomicU8::new(State::Parked as u8),
-            slot: Mutex::new(Slot { answer: None, listeners: Vec::new() }),
+            slot: Mutex::new(Slot { answer: None, listeners: Vec::new(), waiting: 0 }),
             answered: Condvar::new(),
         })
     }
@@ -101,7 +103,7 @@ impl<T> Ticket<T> {
         let cancelled = self.advance(State::Parked, State::Cancelled) || self.advance(State::Queued, State::Cancelled);
         if cancelled {
             let mut slot = lock(&self.slot);
-            self.answered.notify_all();
+            self.wake_waiting(&slot);
             let listeners = std::mem::take(&mut slot.listeners);
             drop(slot);
             for (listener, token) in listeners {
@@ -127,7 +129,7 @@ impl<T> Ticket<T> {
             }
         }
         slot.answer = Some(answer);
-        self.answered.notify_all();
+        self.wake_waiting(&slot);
         let listeners = std::mem::take(&mut slot.listeners);
         drop(slot);
         listeners
@@ -168,7 +170,9 @@ impl<T> Ticket<T> {
             if self.is_settled() {
                 return Ok(());
             }
+            slot.waiting += 1;
             slot = wait_slice(&self.answered, slot, slice);
+            slot.waiting -= 1;
         }
     }
 
@@ -179,18 +183,26 @@ impl<T> Ticket<T> {
     pub fn wait_admitted(&self, patience: &Patience<'_>) -> Result<(), GaveUp> {
         loop {
             let slice = patience.next_slice();
-            let slot = lock(&self.slot);
+            let mut slot = lock(&self.slot);
             if self.state() != State::Parked {
                 return Ok(());
             }
-            drop(wait_slice(&self.answered, slot, slice?));
+            let slice = slice?;
+            slot.waiting += 1;
+            slot = wait_slice(&self.answered, slot, slice);
+            slot.waiting -= 1;
         }
     }
 
     /// Wake those who wait for admission.
     pub fn wake(&self) {
-        let _slot = lock(&self.slot);
-        self.answered.notify_all();
+        self.wake_waiting(&lock(&self.slot));
+    }
+
+    fn wake_waiting(&self, slot: &Slot<T>) {
+        if slot.waiting > 0 {
+            self.answered.notify_all();
+        }
     }
 
     /// Take the answer out. `None`: there is none (yet, any more, or ever, for a cancelled job).

@@ -47,6 +47,9 @@ impl Home {
     /// Bring the engine back.
     pub fn give(&self, engine: Box<Engine>) {
         *self.engine.lock().unwrap_or_else(PoisonError::into_inner) = Some(engine);
-        self.returned.notify_all();
+        // Whoever waits said so with the lock held, so it is seen here or sees the engine.
+        if self.waiting.load(Ordering::Acquire) > 0 {
+            self.returned.notify_all();
+        }
     }
 }
