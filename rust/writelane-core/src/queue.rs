@@ -117,7 +117,11 @@ impl<T: Item> Shelf<T> {
 
     fn has_room(&self, bounds: &Bounds, bytes: usize) -> bool {
         self.items.is_empty()
-            || (self.items.len() < bounds.jobs_max && self.bytes.saturating_add(bytes) <= bounds.bytes_max)
+            || (self.jobs_below(bounds.jobs_max) && self.bytes.saturating_add(bytes) <= bounds.bytes_max)
+    }
+
+    fn jobs_below(&self, jobs_max: usize) -> bool {
+        self.items.len() < jobs_max || self.items.iter().filter(|item| !item.is_marker()).count() < jobs_max
     }
 
     fn put(&mut self, item: T) {
