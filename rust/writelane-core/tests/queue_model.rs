@@ -462,3 +462,26 @@ fn offered_work_is_dropped_and_told_so_and_never_waits_for_room() {
         assert_eq!(queue.stats().displaced as usize, dropped);
     });
 }
+
+#[test]
+fn who_waits_for_room_is_told_when_there_is_some() {
+    check(ITERATIONS, || {
+        let queue = Arc::new(Queue::new(bounds(1)));
+        drop(queue.push(Box::new(Job::new(0, 0, Class::Required))));
+        let caller = {
+            let queue = Arc::clone(&queue);
+            thread::spawn(move || {
+                let job = Box::new(Job::new(1, 0, Class::Required));
+                let ticket = Arc::clone(&job.ticket);
+                drop(queue.push(job));
+                ticket.wait_admitted(&patience()).unwrap();
+                assert_eq!(ticket.state(), State::Queued);
+            })
+        };
+        // Nothing else is answered, so nothing else wakes it.
+        let first: Box<Job> = queue.take_if(|_, _| true).expect("it was pushed before");
+        caller.join().unwrap();
+        drop(first);
+        finish(&queue);
+    });
+}
