@@ -283,7 +283,9 @@ class Database(_native.Database):
         except BaseException:
             transaction.rollback()
             raise
-        transaction.commit()
+        # Committed or rolled back inside the block already: that was its end.
+        if transaction.active:
+            transaction.commit()
 
     def checkpoint(self, mode: str = "passive", **options: Unpack[CallOptions]) -> tuple[int, int, int]:
         """Copy the log into the database and return (busy, pages in the log, pages copied).
