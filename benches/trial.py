@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import os
+import select
 import sqlite3
 import subprocess
 import sys
@@ -25,6 +26,8 @@ WORKER = Path(__file__).resolve().parent / "worker.py"
 LIMIT = ROOT / "target/release/examples/limit"
 #: Seconds between the word to begin and the beginning.
 HEADSTART_SECONDS = 0.05
+#: Seconds between two looks at the size of the log.
+LOOK_SECONDS = 0.02
 WIDE_COLUMNS = 40
 #: The wide table has a tenth of the rows of the others.
 WIDE_SHARE = 10
@@ -97,7 +100,9 @@ def run(workload: Workload, driver: str, sizes: Sizes, folder: Path, group: floa
                 child.tell(repr(begin))
             for child in children:
                 while child.report is None:
-                    _hear(child)
+                    # Looked at while all are at work: the last one to close empties it.
+                    if select.select([child.output], [], [], LOOK_SECONDS)[0]:
+                        _hear(child)
                     log = max(log, _log_size(database))
     finally:
         for child in children:
