@@ -4,6 +4,7 @@ use super::engine::Engine;
 use super::lease::Lease;
 use super::{Driven, Shared, answer_all, answer_one};
 use crate::error::{Error, Phase};
+use crate::holder::process;
 use crate::job::{Account, Answer, Effect, Failure, Job, Outcome, Waited, Work};
 use crate::lane::{Holder, Turn};
 use crate::policy::{backoff, checkpoint, group as policy, retry};
@@ -227,6 +228,8 @@ impl<'a> Group<'a> {
         let (late, rest): (Vec<_>, Vec<_>) = members.drain(..).partition(|member| member.is_late(now));
         *members = rest;
         let holder = self.holder.clone().or_else(|| self.shared.holder());
+        // For the account of each as well as for its message.
+        self.holder.clone_from(&holder);
         for member in late {
             let after = now.saturating_duration_since(member.job.called);
             let error = Error::Timeout { phase: Phase::Lock, after, holder: holder.clone() };
@@ -652,9 +655,11 @@ impl Shared {
         if due.is_some_and(|due| now < due) {
             return None;
         }
+        // The thread's own time: what a look costs, and not how long this thread had to wait for a processor in it.
+        let before = process::thread_time();
         let holder = self.holder();
-        let looked = Instant::now();
-        *due = Some(looked + backoff::next_look(looked.saturating_duration_since(now)));
+        let spent = process::thread_time().saturating_sub(before);
+        *due = Some(Instant::now() + backoff::next_look(spent));
         holder
     }
 }

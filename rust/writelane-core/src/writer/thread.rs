@@ -168,7 +168,11 @@ impl Shared {
     /// Answer the queued jobs whose deadline has passed.
     pub(super) fn refuse_late(&self, now: Instant, holder: Option<&Holder>) {
         let bounds = self.queue.bounds();
-        for (job, queued) in self.queue.take_expired(|job| job.is_late(now)) {
+        let late = self.queue.take_expired(|job| job.is_late(now));
+        // Looks are made sparingly, but who is told that time is up is told for whom.
+        let looked = if late.is_empty() || holder.is_some() { None } else { self.lock_holder() };
+        let holder = holder.or(looked.as_ref());
+        for (job, queued) in late {
             let after = now.saturating_duration_since(job.called);
             let error = if queued {
                 Error::Timeout { phase: Phase::Queue, after, holder: holder.cloned() }
