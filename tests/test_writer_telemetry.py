@@ -10,7 +10,6 @@ from pathlib import Path
 
 import writelane
 
-
 #: A write of some milliseconds.
 LONG = (
     "INSERT INTO t WITH c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c WHERE i < 20000) "
