@@ -193,6 +193,21 @@ def test_a_chunk_is_fitted_to_its_hold_in_steps() -> None:
     assert fitted(64, 1.0, 1.1, 0.004, 10_000) == 1
 
 
+def test_the_log_is_copied_aside_while_others_hold_the_lock(db: writelane.Database) -> None:
+    db.executemany("INSERT INTO t(b) VALUES (?)", [("x" * 3000,)] * 500)
+    with db.transaction() as tx:
+        tx.execute("UPDATE t SET a = 'held' WHERE id = 1")
+        done = db.checkpoint_aside(100)
+        # The writer thread copies an idle log too, and may have been first.
+        if done is not None:
+            busy, log, copied = done
+            assert (busy, copied) == (False, log)
+            assert log > 500
+        assert db.checkpoint_aside(1) is None
+    assert db.execute("SELECT a FROM t WHERE id = 1").rows == [("held",)]
+    db.close()
+
+
 def test_progress_is_told_after_each_chunk(db: writelane.Database) -> None:
     seen: list[writelane.Pruned] = []
     pruned = db.prune("t", older_than={"ts": 901}, chunk=100, pause=0.0, progress=seen.append)
@@ -240,7 +255,9 @@ def test_ten_threads_that_finish_together_share_transactions_that_retention_has_
     fill(path, STORE_ROWS, "ts", "a")
     if SOAK:
         with writelane.open(path) as wide:
-            wide.execute("UPDATE t SET b = hex(randomblob(150))", deadline=None)
+            wide.execute("UPDATE t SET b = hex(randomblob(200))", deadline=None)
+            wide.checkpoint("full", deadline=None)
+        assert path.stat().st_size > 400e6
     db = writelane.open(path)
     db.execute("CREATE TABLE messages(id INTEGER PRIMARY KEY, body)")
     before = db.telemetry().groups

@@ -207,9 +207,10 @@ class _Run:
             if self._stop.wait(AGAIN):
                 return None
 
-    def keep_log_small(self) -> str | None:
-        """Copy the log, and wait until one that has grown can be reused; return why it cannot."""
-        done = self._database.checkpoint_aside(COPY_PAGES)
+    def keep_log_small(self, busy: bool) -> str | None:
+        """Copy the log if others work, and wait until one that has grown can be reused; return why it cannot."""
+        # Where nobody waits for the writer, it copies the log itself, and would only be in the way of this.
+        done = self._database.checkpoint_aside(COPY_PAGES) if busy else None
         if done is not None and done[2] < done[1] > LOG_PAGES:
             self._database.run_checkpoint("passive", deadline=None)
         try:
@@ -270,8 +271,8 @@ class _Others:
 
 def _chunks(
     run: _Run, finder: _Finder, others: _Others, stop: Stop, most: int, pause: float | None
-) -> Iterator[tuple[int, float]]:
-    """Delete chunk after chunk; yield the rows deleted and the seconds the lock was held."""
+) -> Iterator[tuple[int, float, bool]]:
+    """Delete chunk after chunk; yield the rows deleted, the seconds the lock was held, and whether others work."""
     free_until, busy = 0.0, stop.wait(FIRST_LOOK) or others.look(own=0)
     size = min(ROWS_MIN if busy else FIRST_CHUNK, most)
     # The next rows are looked for in the pause.
@@ -292,7 +293,7 @@ def _chunks(
         size = fitted(len(keys), ran, held, HOLD_BUSY if busy else HOLD_QUIET, most)
         wanted = held * (PAUSE_BUSY if busy else PAUSE_QUIET)
         free_until = time.monotonic() + (min(max(wanted, 0.001), PAUSE_MAX) if pause is None else pause)
-        yield max(result.rowcount, 0), held
+        yield max(result.rowcount, 0), held, busy
 
 
 def count(
@@ -335,7 +336,7 @@ def prune(
     try:
         most = min(chunk or CHUNK_MAX, CHUNK_MAX)
         finder, others = _Finder(database, found, condition), _Others(database)
-        for deleted, held in _chunks(run, finder, others, stop, most, pause):
+        for deleted, held, busy in _chunks(run, finder, others, stop, most, pause):
             done = replace(
                 done,
                 deleted=done.deleted + deleted,
@@ -345,7 +346,7 @@ def prune(
             )
             if progress is not None:
                 progress(done)
-            reason = run.keep_log_small() or stop.reason()
+            reason = run.keep_log_small(busy) or stop.reason()
             if reason:
                 return replace(done, seconds=time.monotonic() - started, reason=reason)
     except Error as error:

@@ -11,7 +11,7 @@ use crate::job::{Account, Call, Durability, Effect, Failure, Job, Outcome, Param
 use crate::kind::{Judge, Kind};
 use crate::lane::Lane;
 use crate::ownership::Ownership;
-use crate::policy::{checkpoint, deadline};
+use crate::policy::{checkpoint, deadline, retry};
 use crate::process;
 use crate::queue::{Place, Pushed};
 use crate::readers::Readers;
@@ -542,7 +542,15 @@ impl Database {
         let mut aside = self.file.aside.lock().unwrap_or_else(PoisonError::into_inner);
         let handle = match &*aside {
             Some(handle) => handle,
-            None => aside.insert(Handle::open(&self.file.path, OpenFlags::EXISTING).map_err(failed)?),
+            None => {
+                let handle = Handle::open(&self.file.path, OpenFlags::EXISTING).map_err(failed)?;
+                // A connection that has read nothing does not know of the log.
+                if let Err(error) = handle.execute_batch("PRAGMA schema_version") {
+                    let busy = retry::remedy(error.code, retry::Point::Read) != retry::Remedy::Report;
+                    return if busy { Ok(None) } else { Err(failed(error)) };
+                }
+                aside.insert(handle)
+            }
         };
         let report = shared.checkpointer().run(handle, checkpoint::Mode::Passive);
         match report.error {
