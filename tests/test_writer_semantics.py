@@ -96,6 +96,25 @@ def test_a_stranger_of_any_length_is_waited_out(db: writelane.Database, path: Pa
     assert all(future.result().waited["lock"] > 0 for future in futures[:1])
 
 
+def test_a_commit_that_a_reader_holds_up_keeps_each_jobs_own_deadline(path: Path) -> None:
+    with writelane.open(path, journal="delete", deadline=HANG) as db:
+        db.execute("CREATE TABLE t(id INTEGER PRIMARY KEY, x)")
+        reader = sqlite3.connect(path, isolation_level=None)
+        with foreign_holder(path):
+            patient = db.submit(INSERT, (1,), deadline=None)
+            hasty = db.submit(INSERT, (2,), deadline=1)
+            # A snapshot: no COMMIT gets past it in this mode.
+            reader.execute("BEGIN")
+            reader.execute("SELECT * FROM t").fetchall()
+        with pytest.raises(writelane.WriteTimeout):
+            hasty.result(HANG)
+        assert not patient.done()
+        reader.execute("COMMIT")
+        assert patient.result(HANG).rowcount == 1
+        reader.close()
+        assert content(db) == [1]
+
+
 # Cancellation
 
 
