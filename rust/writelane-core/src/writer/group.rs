@@ -2,18 +2,17 @@
 
 use super::engine::Engine;
 use super::lease::Lease;
+use super::waiting::Waiting;
 use super::{Driven, Shared, answer_all, answer_one};
 use crate::error::{Error, Phase};
-use crate::holder::process;
 use crate::job::{Account, Answer, Effect, Failure, Job, Outcome, Waited, Work};
 use crate::lane::{Holder, Turn};
 use crate::policy::{backoff, checkpoint, group as policy, retry};
 use crate::queue::Class;
 use crate::sqlite::{SqliteError, Value, ffi};
 use crate::wait::{GaveUp, Patience};
-use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A job in the group, with what is known of it so far.
@@ -646,58 +645,6 @@ fn waited(member: &Member, clock: &Clock, answered: Instant) -> Waited {
     let commit = answered.saturating_duration_since(member.ended);
     let queue = total.saturating_sub(lock).saturating_sub(member.run).saturating_sub(commit);
     Waited { queue, lock, run: member.run, commit }
-}
-
-impl Shared {
-    /// Say who holds the lock, unless the last look was a short time ago for what it took.
-    fn look_for_holder(&self, now: Instant) -> Option<Holder> {
-        let mut due = self.look_due.lock().unwrap_or_else(PoisonError::into_inner);
-        if due.is_some_and(|due| now < due) {
-            return None;
-        }
-        // The thread's own time: what a look costs, and not how long this thread had to wait for a processor in it.
-        let before = process::thread_time();
-        let holder = self.holder();
-        let spent = process::thread_time().saturating_sub(before);
-        *due = Some(Instant::now() + backoff::next_look(spent));
-        holder
-    }
-}
-
-/// What the writer looks after while it waits for the lock.
-pub(super) struct Waiting<'a> {
-    shared: &'a Arc<Shared>,
-    since: Instant,
-    holder: RefCell<Option<Holder>>,
-}
-
-/// Waits shorter than this are not worth asking the kernel who holds the lock.
-const ASK_AFTER: Duration = Duration::from_millis(5);
-
-impl<'a> Waiting<'a> {
-    pub(super) fn new(shared: &'a Arc<Shared>, since: Instant) -> Self {
-        Self { shared, since, holder: RefCell::new(None) }
-    }
-
-    /// Answer queued jobs that are too late, note who holds the lock, and say whether the wait must end.
-    pub(super) fn keep_house(&self) -> bool {
-        let now = Instant::now();
-        if now.saturating_duration_since(self.since) >= ASK_AFTER
-            && let Some(holder) = self.shared.look_for_holder(now)
-        {
-            let mut known = self.holder.borrow_mut();
-            // A holder that is named is not forgotten for one that is not.
-            if known.is_none() || matches!(holder, Holder::Process { .. }) {
-                *known = Some(holder);
-            }
-        }
-        self.shared.refuse_late(now, self.holder.borrow().as_ref());
-        self.shared.must_stop()
-    }
-
-    pub(super) fn into_holder(self) -> Option<Holder> {
-        self.holder.into_inner()
-    }
 }
 
 /// Run a job as a transaction of its own, at once or not at all.

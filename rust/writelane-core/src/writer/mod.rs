@@ -5,6 +5,7 @@ mod group;
 mod home;
 pub mod lease;
 mod thread;
+mod waiting;
 
 use crate::checkpoint::Checkpointer;
 use crate::error::{Error, Phase};

@@ -1,6 +1,7 @@
 //! The loop of the writer thread.
 
-use super::group::{self, Group, Served, Waiting};
+use super::group::{self, Group, Served};
+use super::waiting::Waiting;
 use super::{Shared, answer_one};
 use crate::checkpoint::LABEL;
 use crate::error::{Error, Phase};
