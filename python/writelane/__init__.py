@@ -36,6 +36,7 @@ from writelane.errors import (
 )
 from writelane.futures import WriteFuture
 from writelane.history import Replaced
+from writelane.notices import Notice
 from writelane.retention import Pruned
 from writelane.schedule import JobStatus, Schedule
 from writelane.sequences import NextId
@@ -60,6 +61,7 @@ __all__ = [
     "NewerSchema",
     "NextId",
     "NotSupportedError",
+    "Notice",
     "OperationalError",
     "OwnedElsewhere",
     "Poisoned",

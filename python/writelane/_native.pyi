@@ -559,6 +559,57 @@ class Database:
         """Return the telemetry as nested dictionaries."""
     def reset_telemetry(self) -> None:
         """Start the counts of the telemetry again from nothing."""
+    def file_telemetry(self) -> FileTelemetry:
+        """Return the counts of the file, which outlive this database."""
+
+# Telemetry
+
+@final
+class FileTelemetry:
+    """What this process has counted of one file, whoever used it: databases and connections alike."""
+
+    def __new__(cls, target: Connection | _StrPath) -> Self: ...
+    @property
+    def number(self) -> int:
+        """The number that events of this file carry."""
+    @property
+    def path(self) -> Path:
+        """The file, links resolved."""
+    def snapshot(self) -> dict[str, Any]:
+        """Return the counts as nested dictionaries."""
+    def latencies(self) -> list[tuple[str, list[tuple[float, int]]]]:
+        """Return how each statement's latencies are distributed: its text and a list of (seconds, count)."""
+    def phases(self) -> dict[str, list[tuple[float, int]]]:
+        """Return how each phase's times are distributed over all statements: lists of (seconds, count)."""
+    def reset(self) -> None:
+        """Start the counts again from nothing."""
+    def publish_over(self, seconds: float | None) -> None:
+        """Publish waits and holds of at least so many seconds to `Events`; None: none."""
+    @property
+    def on(self) -> bool:
+        """Whether anything is counted."""
+    @on.setter
+    def on(self, on: bool, /) -> None: ...
+
+@final
+class Events:
+    """A file descriptor that becomes readable when something waited or held the lock for long, and what that was."""
+
+    def __new__(cls) -> Self: ...
+    def fileno(self) -> int:
+        """Return the descriptor, for `select` and its kin."""
+    def wake(self) -> None:
+        """Make the descriptor readable though nothing happened."""
+    def close(self) -> None:
+        """Take no more events."""
+    def drain(self) -> tuple[list[dict[str, Any]], int]:
+        """Return what happened since the last call, and how many more events were dropped."""
+
+def look(path: _StrPath, /) -> dict[str, Any]:
+    """Look at a database: who holds its write lock, who waits, who has it open.
+
+    Opens neither it, nor its log, nor its shared memory, and takes no lock. Some 200 us.
+    """
 
 @disjoint_base
 class Earlier:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
-from writelane import _native, aio, best_effort, history, retention, schedule, sequences
+from writelane import _native, aio, best_effort, history, notices, retention, schedule, sequences, telemetry_file
 from writelane.futures import OfferedFuture, WriteFuture
 from writelane.migrations import Migration, migrate
 from writelane.telemetry import Telemetry
@@ -188,6 +189,10 @@ class Database(_native.Database):
         """
         schedule.stop(self._schedules)
         super().close()
+        for listening in self._listening:
+            listening.close()
+        if self._write_telemetry is not None:
+            self._write_telemetry()
 
     def submit(
         self, sql: str, parameters: Parameters = (), /, *, durable: bool = False, **options: Unpack[CallOptions]
@@ -327,6 +332,46 @@ class Database(_native.Database):
         """Return a snapshot of what was measured until now."""
         return Telemetry(self.snapshot())
 
+    def on_wait(self, callback: Callable[[notices.Notice], object], over: float = 0.1) -> notices.Listening:
+        """Have ``callback`` called with a :class:`~writelane.Notice` for every wait of at least ``over`` seconds.
+
+        Waits of this process for this file, in the queue and for the lock, of databases and connections alike. It is
+        called on a thread of its own, so it may block and use the database; what it raises is logged. The returned
+        object's ``close()`` ends it, as does closing the database.
+        """
+
+        def tell(notice: notices.Notice) -> None:
+            if notice.kind == "wait":
+                callback(notice)
+
+        listening = notices.listen(self.file_telemetry(), over, tell)
+        self._listening.append(listening)
+        return listening
+
+    @property
+    def _listening(self) -> list[notices.Listening]:
+        listening: list[notices.Listening] = self.__dict__.setdefault("_all_listening", [])
+        return listening
+
+    @property
+    def _write_telemetry(self) -> Callable[[], None] | None:
+        write: Callable[[], None] | None = self.__dict__.get("_telemetry_writer")
+        return write
+
+    def _watch(self, warn_after: float | None, telemetry: str | os.PathLike[str] | bool | None) -> None:
+        counts = self.file_telemetry()
+        counts.on = telemetry is not False
+        if telemetry is False:
+            return
+        if warn_after is not None:
+            listening = notices.listen(counts, warn_after, notices.warn)
+            self._listening.append(listening)
+            # A database that is dropped and not closed must not keep the thread.
+            weakref.finalize(self, listening.close).atexit = False
+        file = os.environ.get(telemetry_file.VARIABLE) if telemetry in (None, True) else telemetry
+        if file:
+            self.__dict__["_telemetry_writer"] = telemetry_file.attach(str(file), counts)
+
     def __enter__(self) -> Self:
         return self
 
@@ -390,6 +435,8 @@ def open(
     readonly: bool = False,
     readers: int = 8,
     migrations: Sequence[Migration] | None = None,
+    warn_after: float | None = 1.0,
+    telemetry: str | os.PathLike[str] | bool | None = None,
 ) -> Database:
     """Open a database, creating the file where it is missing.
 
@@ -406,6 +453,9 @@ def open(
     ``migrations``: the steps of the schema, SQL texts or callables that get the open transaction. Those the file has
     not had (``PRAGMA user_version`` counts them) are applied, each in a transaction of its own, by one of all processes
     that start at once; the others wait, however long that takes.
+    ``warn_after``: seconds from which a wait, or a hold of the lock, is logged as a warning; ``None``: never.
+    ``telemetry``: a file to write telemetry to, as JSON lines; ``None``: that of ``WRITELANE_TELEMETRY``, if it is set;
+    ``False``: count nothing.
 
     The first open of a file in a process decides its queue. Blocks, up to the deadline, only where another process
     holds the file exclusively.
@@ -428,6 +478,7 @@ def open(
         readers=readers,
         trust_filesystem=override not in (None, "", "auto", "delete"),
     )
+    database._watch(warn_after, telemetry)
     if migrations is not None:
         try:
             migrate(database, migrations)

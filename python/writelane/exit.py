@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 
-from writelane import _native
+from writelane import _native, notices, telemetry_file
 from writelane.futures import stop_collector
 
 __all__ = ["DRAIN_SECONDS"]
@@ -23,6 +23,8 @@ def _exit() -> None:
     _native.announce_exit()
     _native.close_all(DRAIN_SECONDS)
     stop_collector()
+    notices.stop()
+    telemetry_file.flush()
     _native.begin_exit()
 
 

@@ -19,6 +19,7 @@ class Telemetry:
         self._statements: list[dict[str, Any]] = snapshot["statements"]
         self._queue: dict[str, Any] = snapshot["queue"]
         self._groups: dict[str, Any] = snapshot["groups"]
+        self._long: list[dict[str, Any]] = snapshot["long_transactions"]
         self._lane: dict[str, Any] = snapshot["lane"]
         self._checkpoints: dict[str, Any] = snapshot["checkpoints"]
         self._readers: dict[str, Any] = snapshot["readers"]
@@ -27,24 +28,33 @@ class Telemetry:
     @property
     def statements(self) -> list[dict[str, Any]]:
         """By SQL text, the one that waited longest first: ``sql``, ``count``, ``errors`` by code name, ``retries``,
-        ``queue_wait``, ``lock_wait``, ``run``, ``commit`` (each ``{count, sum, max, p50, p90, p99, p999}``),
-        ``dropped`` (best-effort jobs that came to nothing, by reason) and ``held_by`` (a list of ``{pid, command,
-        statement, seconds}``)."""
+        ``queue_wait``, ``lock_wait``, ``run``, ``commit`` and ``latency``, which is all of them (each ``{count, sum,
+        max, p50, p90, p99, p999}``), ``held_by`` (a list of ``{pid, command, statement, seconds}``; of a holder that
+        could not be told, ``pid`` is ``None``) and ``dropped`` (best-effort work that was not run, by reason)."""
         return copy.deepcopy(self._statements)
 
     @property
     def queue(self) -> dict[str, Any]:
-        """``depth``, ``high_water``, ``capacity``, ``refused``, ``dropped`` and more."""
+        """``depth``, ``high_water``, ``capacity``, ``refused``, ``dropped``, ``classes`` (``required`` and ``offered``,
+        each with its ``refused`` and ``dropped``) and more. Empty where no database is open."""
         return copy.deepcopy(self._queue)
 
     @property
     def groups(self) -> dict[str, Any]:
-        """``count`` (transactions), ``jobs``, ``hold``, ``reruns``."""
+        """``count`` (transactions), ``jobs``, ``jobs_max``, ``sizes`` (a list of ``{up_to, count}``), ``hold`` (as a
+        phase), ``reruns`` and ``rerun_causes``."""
         return copy.deepcopy(self._groups)
 
     @property
+    def long_transactions(self) -> list[dict[str, Any]]:
+        """Transactions that held the lock for a second, or for what is warned of, by the place in the code that began
+        them, the worst first: ``location`` (``file:line``), ``sql``, ``count``, ``sum``, ``max``."""
+        return copy.deepcopy(self._long)
+
+    @property
     def lane(self) -> dict[str, Any]:
-        """Turns between processes."""
+        """``turns`` between processes, ``waits``, ``waited``, ``longest_wait``, ``gaps`` left for foreign writers and
+        more."""
         return copy.deepcopy(self._lane)
 
     @property
@@ -54,12 +64,13 @@ class Telemetry:
 
     @property
     def readers(self) -> dict[str, Any]:
-        """``open`` connections and those ``reading`` now."""
+        """``open`` connections and those ``reading`` now; ``snapshots`` that are open in this process, those of
+        connections of an application's own included, and the age of the ``oldest`` in seconds."""
         return copy.deepcopy(self._readers)
 
     @property
     def sqlite(self) -> dict[str, Any]:
-        """``version`` of the SQLite in use."""
+        """``version`` and ``compile_options`` of the SQLite in use."""
         return copy.deepcopy(self._sqlite)
 
     def to_dict(self) -> dict[str, Any]:

@@ -30,6 +30,8 @@ VERBS: dict[str, str] = {
     "repair": "make a sound database of what can be read of a damaged one",
     "run": "run a program with writelane in the place of sqlite3, and tell its lock waits at the end",
     "stress": "replay a fleet of agents against one database, beside plain sqlite3 with --compare",
+    "top": "show who holds a database's lock and who waits for it, live and from outside",
+    "waits": "report the statements that lost time to waiting, and who was in the way",
 }
 
 #: Exit statuses: all is well; something was found; it could not be done or was not understood.

@@ -5,13 +5,14 @@ from __future__ import annotations
 import collections.abc
 import datetime
 import inspect
+import os
 import sys
 import time
 import warnings
 from collections.abc import Callable
 from typing import Any
 
-from writelane import _native
+from writelane import _native, telemetry_file
 from writelane._native import (
     Connection,
     Cursor,
@@ -76,6 +77,9 @@ def TimestampFromTicks(ticks: float) -> datetime.datetime:
 collections.abc.Sequence.register(Row)
 
 
+_OBSERVED = (telemetry_file.VARIABLE, telemetry_file.WARN_VARIABLE)
+
+
 def connect(database: Any, *args: Any, **kwargs: Any) -> Any:
     """Open a connection to the database file `database`; ``:memory:`` opens one in memory.
 
@@ -94,7 +98,10 @@ def connect(database: Any, *args: Any, **kwargs: Any) -> Any:
             stacklevel=2,
         )
     factory = args[4] if len(args) > 4 else kwargs.get("factory", Connection)
-    return factory(database, *args, **kwargs)
+    connection = factory(database, *args, **kwargs)
+    if any(variable in os.environ for variable in _OBSERVED):
+        telemetry_file.observe(connection)
+    return connection
 
 
 class _CallSignature:

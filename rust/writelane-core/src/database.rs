@@ -14,10 +14,11 @@ use crate::ownership::Ownership;
 use crate::policy::{checkpoint, deadline, retry};
 use crate::process;
 use crate::queue::{Place, Pushed};
+pub use crate::readers::ReaderStats;
 use crate::readers::Readers;
 use crate::sqlite::{Handle, OpenFlags, SqliteError};
 use crate::sync::Arc as TicketArc;
-use crate::telemetry::error_name;
+use crate::telemetry::{Telemetry, error_name};
 use crate::ticket::Ticket;
 use crate::wait::{GaveUp, Patience};
 use crate::writer::lease::{Desk, Lease};
@@ -39,6 +40,7 @@ struct File {
     ownership: Option<Arc<Ownership>>,
     /// The connection of [`Database::checkpoint_aside`], once it was needed.
     aside: Mutex<Option<Arc<Handle>>>,
+    telemetry: Arc<Telemetry>,
     generation: u64,
     /// Databases that have it open. Once it is 0 nobody joins any more.
     users: AtomicUsize,
@@ -137,9 +139,14 @@ impl Database {
         self.writer().and_then(|shared| shared.lane())
     }
 
-    /// Return (open readers, those that are reading now).
-    pub fn reader_counts(&self) -> (usize, usize) {
-        self.file.readers.as_ref().map_or((0, 0), Readers::counts)
+    /// Return what was counted of the file in this process.
+    pub fn telemetry(&self) -> &Arc<Telemetry> {
+        &self.file.telemetry
+    }
+
+    /// Return what the readers do.
+    pub fn reader_stats(&self) -> ReaderStats {
+        self.file.readers.as_ref().map_or_else(ReaderStats::default, Readers::stats)
     }
 
     fn wait(&self, options: &CallOptions) -> Option<Duration> {
@@ -171,7 +178,12 @@ impl Database {
             && let Some(readers) = &self.file.readers
         {
             let patience = Patience { until: deadline::until(called, self.wait(options)), interrupted };
-            let (effect, account) = readers.read(&call, &patience)?;
+            let read = readers.read(&call, &patience);
+            match &read {
+                Ok((_, account)) => self.file.telemetry.record_one(&call.sql, account, None),
+                Err(failure) => self.file.telemetry.record_one(&call.sql, &failure.account, Some(&failure.error)),
+            }
+            let (effect, account) = read?;
             return Ok(Outcome { effects: vec![effect], account });
         }
         match self.work(kind, call)? {
@@ -315,32 +327,26 @@ impl Database {
     }
 
     fn timeout(&self, shared: &Shared, phase: Phase, called: Instant, label: Arc<str>) -> Box<Failure> {
-        let after = called.elapsed();
-        let holder = shared.lock_holder();
+        let now = Instant::now();
+        let (mut waited, held) = shared.waited_until(called, now);
+        if phase == Phase::Lock && waited.lock.is_zero() {
+            std::mem::swap(&mut waited.lock, &mut waited.queue);
+        }
+        let holder = shared.lock_holder().or_else(|| held.main());
+        let after = now.saturating_duration_since(called);
         let error = Error::Timeout { phase, after, holder: holder.clone() };
-        self.failure(shared, error, after, holder, label)
+        self.failure(shared, error, Account { waited, holder, held, ..Account::default() }, label)
     }
 
     fn queue_full(&self, shared: &Shared, called: Instant, label: Arc<str>) -> Box<Failure> {
         let bounds = shared.queue().bounds();
         let after = called.elapsed();
         let error = Error::QueueFull { after, jobs_max: bounds.jobs_max, bytes_max: bounds.bytes_max };
-        self.failure(shared, error, after, None, label)
+        let waited = Waited { queue: after, ..Waited::default() };
+        self.failure(shared, error, Account { waited, ..Account::default() }, label)
     }
 
-    fn failure(
-        &self,
-        shared: &Shared,
-        error: Error,
-        after: Duration,
-        holder: Option<crate::lane::Holder>,
-        label: Arc<str>,
-    ) -> Box<Failure> {
-        let waited = match error {
-            Error::Timeout { phase: Phase::Lock, .. } => Waited { lock: after, ..Waited::default() },
-            _ => Waited { queue: after, ..Waited::default() },
-        };
-        let account = Account { waited, holder, ..Account::default() };
+    fn failure(&self, shared: &Shared, error: Error, account: Account, label: Arc<str>) -> Box<Failure> {
         shared.telemetry().record_one(&label, &account, Some(&error));
         Box::new(Failure { error, statement: Some(label), position: None, account })
     }

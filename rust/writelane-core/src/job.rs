@@ -5,6 +5,7 @@ use crate::lane::Holder;
 use crate::queue::{Class, Item};
 use crate::sqlite::Value;
 use crate::sync::Arc;
+use crate::telemetry::Held;
 use crate::ticket::Ticket;
 use crate::writer::lease::Desk;
 use std::time::{Duration, Instant};
@@ -202,6 +203,8 @@ pub struct Account {
     pub group: u32,
     /// Who held the lock that it waited for, where it waited noticeably and it can be told.
     pub holder: Option<Holder>,
+    /// Everybody who held it meanwhile.
+    pub held: Held,
 }
 
 /// What a successful job gave: the effect of each of its statements (one for [`Work::Many`]).

@@ -8,7 +8,7 @@ use crate::wait::{GaveUp, Patience};
 use crate::writer::engine::{bind, random_bits};
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Prepared statements kept by each reader.
 const STATEMENTS_MAX: usize = 64;
@@ -24,7 +24,22 @@ struct Pool {
     idle: Vec<Reader>,
     open: usize,
     reading: usize,
+    /// Since when those read that read now.
+    since: Vec<Instant>,
     closed: bool,
+}
+
+/// What the readers of a file do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReaderStats {
+    /// Connections that are open.
+    pub open: usize,
+    /// Those of them that read now, each with a snapshot of its own.
+    pub reading: usize,
+    /// How long the one reads that has read longest.
+    pub oldest: Option<Duration>,
+    /// The most connections there may be.
+    pub readers_max: usize,
 }
 
 /// The PRAGMAs of the connection that succeeded on the writer, in order: every reader runs them before its next read.
@@ -61,14 +76,19 @@ pub struct Readers {
 impl Readers {
     /// Make an empty pool of at most `readers_max` connections, opened as they are needed.
     pub fn new(path: PathBuf, readers_max: usize, settings: Arc<Settings>) -> Self {
-        let pool = Pool { idle: Vec::new(), open: 0, reading: 0, closed: false };
+        let pool = Pool { idle: Vec::new(), open: 0, reading: 0, since: Vec::new(), closed: false };
         Self { path, readers_max: readers_max.max(1), settings, pool: Mutex::new(pool), freed: Condvar::new() }
     }
 
-    /// Return (open connections, those that are reading now).
-    pub fn counts(&self) -> (usize, usize) {
+    /// Return what the readers do now.
+    pub fn stats(&self) -> ReaderStats {
         let pool = self.lock();
-        (pool.open, pool.reading)
+        ReaderStats {
+            open: pool.open,
+            reading: pool.reading,
+            oldest: pool.since.iter().min().map(Instant::elapsed),
+            readers_max: self.readers_max,
+        }
     }
 
     /// Close the idle connections, and those in use when they come back.
@@ -96,6 +116,7 @@ impl Readers {
         };
         let mut reader = self.take(patience, called).map_err(|error| failed(error, Account::default()))?;
         let taken = Instant::now();
+        self.lock().since.push(taken);
         let mut retries = 0;
         let result = loop {
             let started = Instant::now();
@@ -110,6 +131,12 @@ impl Readers {
             }
             retries += 1;
         };
+        {
+            let mut pool = self.lock();
+            if let Some(place) = pool.since.iter().position(|since| *since == taken) {
+                pool.since.swap_remove(place);
+            }
+        }
         self.give(reader);
         let ended = Instant::now();
         let queue = taken.saturating_duration_since(called);

@@ -86,6 +86,12 @@ impl<T> Ticket<T> {
         self.advance(State::Parked, State::Queued)
     }
 
+    /// Make sure that nobody cancels the job any more. False: somebody has, or it is answered.
+    pub(crate) fn claim(&self) -> bool {
+        self.admit();
+        self.start() || self.state() == State::Running
+    }
+
     /// Begin to run the job. False: it was cancelled meanwhile and must not run.
     pub fn start(&self) -> bool {
         self.advance(State::Queued, State::Running)

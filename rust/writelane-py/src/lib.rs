@@ -5,7 +5,9 @@ mod dbapi;
 mod errors;
 mod filesystem;
 mod interpreter;
+mod outside;
 mod recovery;
+mod telemetry;
 
 use pyo3::prelude::*;
 
@@ -22,6 +24,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     dbapi::register(module)?;
     database::register(module)?;
     filesystem::register(module)?;
+    telemetry::register(module)?;
+    module.add_function(wrap_pyfunction!(outside::look, module)?)?;
     module.add_function(wrap_pyfunction!(uuid7, module)?)?;
     module.add_function(wrap_pyfunction!(interpreter::announce_exit, module)?)?;
     module.add_function(wrap_pyfunction!(interpreter::stay_awake, module)?)?;

@@ -1,62 +1,144 @@
-//! The waits of this process's connections, by statement.
+//! What the calls of a connection tell telemetry: the same counts that the writer keeps of the same file.
 
-use super::{Connection, Error};
-use crate::error::Error as Counted;
+use super::{Connection, Error, Kind, State};
 use crate::job::{Account, Waited};
-use crate::telemetry::{StatementStats, Telemetry};
-use std::sync::{Arc, Mutex, TryLockError};
-use std::time::Duration;
+use crate::sqlite::{Handle, code_name, ffi};
+use crate::telemetry::Telemetry;
+use std::cell::{Cell, RefCell};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-/// The counts of this process and of no other: a child makes its own.
-static COUNTS: Mutex<Option<(u64, Arc<Telemetry>)>> = Mutex::new(None);
+/// The part of a connection that measures it.
+pub(super) struct Meter {
+    telemetry: Arc<Telemetry>,
+    /// What the connection's open snapshot is known by.
+    number: u64,
+    /// A transaction took the lock in the last call, and nobody has said where in the code that was.
+    wants_location: AtomicBool,
+}
 
-/// Return the counts of this process.
-///
-/// Never blocks: where the lock is held, perhaps for ever by a thread that a fork left behind, the caller counts for
-/// itself.
-pub(super) fn counts() -> Arc<Telemetry> {
-    let generation = crate::process::generation();
-    let mut counts = match COUNTS.try_lock() {
-        Ok(counts) => counts,
-        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-        Err(TryLockError::WouldBlock) => return Arc::new(Telemetry::default()),
-    };
-    match &*counts {
-        Some((of, counts)) if *of == generation => Arc::clone(counts),
-        _ => {
-            let fresh = Arc::new(Telemetry::default());
-            *counts = Some((generation, Arc::clone(&fresh)));
-            fresh
+/// What is measured over several calls.
+#[derive(Default)]
+pub(super) struct Course {
+    reading: Cell<bool>,
+    writing: RefCell<Option<Writing>>,
+}
+
+/// A transaction that has the write lock.
+struct Writing {
+    since: Instant,
+    statement: Arc<str>,
+    location: Option<Arc<str>>,
+}
+
+impl Meter {
+    pub(super) fn new(path: &Path) -> Self {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        Self {
+            telemetry: Telemetry::of(path),
+            number: NUMBER.fetch_add(1, Ordering::Relaxed),
+            wants_location: AtomicBool::new(false),
         }
     }
 }
 
-/// Return what is known of the statements of this process's connections that waited for a lock, the one that waited
-/// longest first.
-pub fn statements() -> Vec<StatementStats> {
-    counts().statements()
+impl Connection {
+    /// Return the counts of the file in this process; `None`: in memory or temporary.
+    pub fn telemetry(&self) -> Option<&Arc<Telemetry>> {
+        self.meter.as_ref().map(|meter| &meter.telemetry)
+    }
+
+    /// Say whether the last call began a transaction that has the write lock, so that [`Connection::begun_at`] is to
+    /// be told where in the code that was. Says so once.
+    pub fn wants_location(&self) -> bool {
+        self.meter.as_ref().is_some_and(|meter| {
+            meter.wants_location.load(Ordering::Relaxed) && meter.wants_location.swap(false, Ordering::Relaxed)
+        })
+    }
+
+    /// Say where in the code the open transaction was begun, to be told if it holds the lock long.
+    pub fn begun_at(&self, location: Arc<str>) {
+        if !self.is_inherited()
+            && let Some(writing) = self.state.lock().course.writing.borrow_mut().as_mut()
+        {
+            writing.location.get_or_insert(location);
+        }
+    }
+
+    /// Run a call that executes `sql`, and count it. The connection's waits have been begun for this call.
+    pub(super) fn measured<T>(
+        &self,
+        state: &State,
+        handle: &Handle,
+        sql: &[u8],
+        kind: Kind,
+        call: impl FnOnce() -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let Some(meter) = self.meter.as_ref().filter(|meter| meter.telemetry.is_on()) else { return call() };
+        let began = Instant::now();
+        let result = call();
+        let took = began.elapsed();
+        let (lock, retries, held) = (self.waits.waited(), self.waits.attempts(), self.waits.held());
+        let lock = lock.min(took);
+        let own = took.saturating_sub(lock);
+        let (run, commit) = if kind == Kind::Commit { (Duration::ZERO, own) } else { (own, Duration::ZERO) };
+        let waited = Waited { queue: Duration::ZERO, lock, run, commit };
+        let account = Account { waited, retries, group: 0, holder: held.main(), held };
+        let text = String::from_utf8_lossy(sql);
+        let mut recorder = meter.telemetry.recorder();
+        recorder.statement(&text, &account, result.as_ref().err().map(error_name));
+        let mut writing = state.course.writing.borrow_mut();
+        match (&*writing, handle.writes_main()) {
+            (None, true) => {
+                *writing = Some(Writing { since: began + lock, statement: (&*text).into(), location: None });
+                meter.wants_location.store(true, Ordering::Relaxed);
+            }
+            (Some(ended), false) => {
+                recorder.held(&ended.statement, ended.since.elapsed(), ended.location.as_ref());
+                *writing = None;
+            }
+            // Its own transaction, begun and ended in this call.
+            (None, false) if self.waits.has_turn() => recorder.held(&text, own, None),
+            _ => {}
+        }
+        result
+    }
+
+    /// After a call: note whether a snapshot is open.
+    pub(super) fn note_snapshot(&self, state: &State, handle: &Handle) {
+        if let Some(meter) = &self.meter {
+            let reading = handle.reads_main();
+            if state.course.reading.replace(reading) != reading {
+                meter.telemetry.snapshot(meter.number, reading);
+            }
+        }
+    }
+
+    /// When the connection is closed: end what goes on.
+    pub(super) fn end_course(&self, state: &State) {
+        let Some(meter) = &self.meter else { return };
+        if state.course.reading.replace(false) {
+            meter.telemetry.snapshot(meter.number, false);
+        }
+        if let Some(ended) = state.course.writing.take() {
+            let held = ended.since.elapsed();
+            meter.telemetry.recorder().held(&ended.statement, held, ended.location.as_ref());
+        }
+    }
 }
 
-impl Connection {
-    /// Count a statement that waited for a lock. One that did not costs nothing.
-    pub(super) fn measure(&self, sql: &str, run: Duration, error: Option<&Error>) {
-        let lock = self.waits.waited();
-        if lock.is_zero() {
-            return;
-        }
-        let account = Account {
-            waited: Waited { lock, run: run.saturating_sub(lock), ..Waited::default() },
-            retries: self.waits.attempts(),
-            group: 0,
-            holder: self.waits.holder(),
-        };
-        let error = error.and_then(|error| match error {
-            Error::Sqlite(error) | Error::StaleSnapshot(error) | Error::TimedOut { error, .. } => {
-                Some(Counted::Sqlite(error.clone()))
-            }
-            Error::Interrupted | Error::Signalled => Some(Counted::Interrupted),
-            _ => None,
-        });
-        self.counts.record_one(&Arc::from(sql), &account, error.as_ref());
+/// Return the name that errors are counted under.
+fn error_name(error: &Error) -> &'static str {
+    match error {
+        Error::Sqlite(error) | Error::TimedOut { error, .. } | Error::StaleSnapshot(error) => code_name(error.code),
+        Error::Signalled => "INTERRUPTED",
+        Error::Interrupted => code_name(ffi::SQLITE_INTERRUPT),
+        Error::TransactionLost(_) => code_name(ffi::SQLITE_ABORT_ROLLBACK),
+        Error::TooLong => code_name(ffi::SQLITE_TOOBIG),
+        Error::SeveralStatements | Error::ParameterCount { .. } | Error::NotForMany(_) => code_name(ffi::SQLITE_MISUSE),
+        Error::Closed => "CLOSED",
+        Error::Inherited => "FORKED",
     }
 }

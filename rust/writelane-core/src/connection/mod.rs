@@ -11,6 +11,7 @@ mod hook;
 mod idle;
 mod kind;
 mod lock;
+mod lock_waits;
 mod measure;
 mod policy;
 mod run;
@@ -20,7 +21,7 @@ mod waits;
 pub use copy::CopyStep;
 pub use error::{Error, NotForMany};
 pub use kind::{Kind, kind, without_blank};
-pub use measure::statements;
+pub use lock_waits::statements;
 pub use run::{Column, Describe, Fetched, Many, Outcome, Prepared};
 
 use crate::checkpoint::Checkpointer;
@@ -31,6 +32,7 @@ use crate::sqlite::{
 };
 use crate::telemetry::Telemetry;
 use lock::{Held, ReentrantLock};
+use measure::{Course, Meter};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -69,6 +71,8 @@ pub struct Connection {
     /// Since when a transaction is open and no call runs; kept where idle transactions are rolled back.
     idle_since: Mutex<Option<Instant>>,
     watched: AtomicBool,
+    /// `None`: in memory or temporary.
+    meter: Option<Meter>,
     in_transaction: AtomicBool,
     total_changes: AtomicI64,
     next_cursor: AtomicU64,
@@ -85,6 +89,7 @@ struct State {
     blobs: RefCell<BTreeMap<u64, Blob>>,
     hooks: RefCell<Hooks>,
     lost: RefCell<Option<Lost>>,
+    course: Course,
 }
 
 /// What the application has asked to be told of.
@@ -127,6 +132,7 @@ impl Connection {
         crate::vfs::install()?;
         let handle = Handle::open_name(name, flags, vfs)?;
         let file = handle.main_file();
+        let meter = file.as_deref().map(Meter::new);
         let writable = file.clone().filter(|_| !handle.is_readonly());
         let lane = writable.as_deref().map(Lane::of);
         let waits = Arc::new(Waits::new(options.timeout, options.signalled, file.as_deref(), lane.clone()));
@@ -143,6 +149,7 @@ impl Connection {
             blobs: RefCell::new(BTreeMap::new()),
             hooks: RefCell::new(Hooks::default()),
             lost: RefCell::new(None),
+            course: Course::default(),
         };
         Ok(Arc::new_cyclic(|this| Self {
             this: this.clone(),
@@ -155,7 +162,8 @@ impl Connection {
             generation: crate::process::generation(),
             lane,
             checkpointer,
-            counts: measure::counts(),
+            counts: lock_waits::counts(),
+            meter,
             in_transaction: AtomicBool::new(false),
             total_changes: AtomicI64::new(0),
             next_cursor: AtomicU64::new(1),
@@ -220,7 +228,9 @@ impl Connection {
     pub fn with_turn<T>(&self, what: &str, call: impl FnOnce(&Arc<Handle>) -> Result<T, Error>) -> Result<T, Error> {
         let (state, handle) = self.enter()?;
         self.waits.begin();
-        let result = self.take_turn(&handle, what).and_then(|()| call(&handle));
+        let result = self.measured(&state, &handle, what.as_bytes(), Kind::Other, || {
+            self.take_turn(&handle, what).and_then(|()| call(&handle))
+        });
         self.settle(&state, &handle);
         result
     }
@@ -243,6 +253,7 @@ impl Connection {
         // Statements that run right now, further up this thread's stack, keep the handle alive until they end.
         let busy = state.busy.take();
         drop(busy);
+        self.end_course(&state);
         let handle = state.handle.take();
         drop(handle);
         state.lost.take();
@@ -265,6 +276,7 @@ impl Connection {
         self.in_transaction.store(open, Ordering::Relaxed);
         self.note_idle(!handle.autocommit());
         self.total_changes.store(handle.total_changes(), Ordering::Relaxed);
+        self.note_snapshot(state, handle);
         if self.lane.is_some() && self.waits.has_turn() && !handle.writes_main() {
             if let Some(checkpointer) = self.checkpointer.as_ref().filter(|checkpointer| checkpointer.note_commit()) {
                 // A cut holds SQLite's write lock while it asks the busy handler about readers, and ours would wait for

@@ -182,7 +182,10 @@ impl Connection {
     ) -> Result<Outcome, Error> {
         let (state, handle) = self.enter()?;
         self.waits.begin();
-        let result = self.execute_in(&state, &handle, prepared, parameters, implicit, describe);
+        let (sql, kind) = (prepared.sql.clone(), prepared.kind);
+        let result = self.measured(&state, &handle, &sql, kind, || {
+            self.execute_in(&state, &handle, prepared, parameters, implicit, describe)
+        });
         self.settle(&state, &handle);
         result
     }
@@ -259,7 +262,10 @@ impl Connection {
     ) -> Result<Many, Error> {
         let (state, handle) = self.enter()?;
         self.waits.begin();
-        let result = self.execute_many_in(&state, &handle, prepared, parameters, rows, implicit);
+        let (sql, kind) = (prepared.sql.clone(), prepared.kind);
+        let result = self.measured(&state, &handle, &sql, kind, || {
+            self.execute_many_in(&state, &handle, prepared, parameters, rows, implicit)
+        });
         self.settle(&state, &handle);
         result
     }
@@ -483,7 +489,9 @@ impl Connection {
             let text = &rest[..used];
             if let Some(statement) = statement {
                 self.waits.begin();
-                let result = self.run_to_end(&state, &handle, statement, text);
+                let shown = without_blank(text, true);
+                let result = self
+                    .measured(&state, &handle, shown, kind(text), || self.run_to_end(&state, &handle, statement, text));
                 self.settle(&state, &handle);
                 result?;
             }

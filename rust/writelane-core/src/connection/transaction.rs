@@ -19,7 +19,7 @@ impl Connection {
         let (state, handle) = self.enter()?;
         self.waits.begin();
         let result = self.check_lost(&state, Kind::Commit).and_then(|()| {
-            if handle.autocommit() { Ok(()) } else { self.control(&state, &handle, "COMMIT", Kind::Commit) }
+            if handle.autocommit() { Ok(()) } else { self.control_measured(&state, &handle, "COMMIT", Kind::Commit) }
         });
         self.settle(&state, &handle);
         result
@@ -33,8 +33,11 @@ impl Connection {
         let (state, handle) = self.enter()?;
         self.waits.begin();
         state.lost.take();
-        let result =
-            if handle.autocommit() { Ok(()) } else { self.control(&state, &handle, "ROLLBACK", Kind::Rollback) };
+        let result = if handle.autocommit() {
+            Ok(())
+        } else {
+            self.control_measured(&state, &handle, "ROLLBACK", Kind::Rollback)
+        };
         self.settle(&state, &handle);
         result
     }
@@ -46,7 +49,9 @@ impl Connection {
     pub fn begin(&self, sql: &'static str) -> Result<(), Error> {
         let (state, handle) = self.enter()?;
         self.waits.begin();
-        let result = self.check_lost(&state, Kind::Dml).and_then(|()| self.begin_in(&state, &handle, sql));
+        let result = self.check_lost(&state, Kind::Dml).and_then(|()| {
+            if handle.autocommit() { self.control_measured(&state, &handle, sql, Kind::Begin) } else { Ok(()) }
+        });
         self.settle(&state, &handle);
         result
     }
@@ -66,6 +71,16 @@ impl Connection {
 
     fn begin_in(&self, state: &State, handle: &Arc<Handle>, sql: &'static str) -> Result<(), Error> {
         if handle.autocommit() { self.control(state, handle, sql, Kind::Begin) } else { Ok(()) }
+    }
+
+    fn control_measured(
+        &self,
+        state: &State,
+        handle: &Arc<Handle>,
+        sql: &'static str,
+        kind: Kind,
+    ) -> Result<(), Error> {
+        self.measured(state, handle, sql.as_bytes(), kind, || self.control(state, handle, sql, kind))
     }
 
     fn control(&self, state: &State, handle: &Arc<Handle>, sql: &'static str, kind: Kind) -> Result<(), Error> {

@@ -1,8 +1,8 @@
 //! How one call on a connection waits for a lock, and what ends its wait.
 
 use crate::lane::{Holder, Lane, Turn};
+use crate::telemetry::{Blame, Held};
 use crate::wait::{GaveUp, Patience};
-use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,7 +39,7 @@ struct Call {
     until: Option<Option<Instant>>,
     waited: Duration,
     attempts: u32,
-    holder: Option<Holder>,
+    blame: Blame,
     gave_up: Option<Ended>,
     turn: Option<Turn>,
     for_write_lock: bool,
@@ -52,11 +52,16 @@ impl Call {
         self.until = None;
         self.waited = Duration::ZERO;
         self.attempts = 0;
-        self.holder = None;
+        self.blame = Blame::default();
         self.gave_up = None;
         self.signalled = false;
     }
 }
+
+/// Waits shorter than this are not worth asking the kernel who holds the lock.
+const ASK_AFTER: Duration = Duration::from_millis(5);
+/// How often it is asked in a longer one; it takes some 100 us.
+const ASK_EVERY: Duration = Duration::from_millis(20);
 
 /// What ended a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,7 +147,14 @@ impl Waits {
 
     /// Return who held the lock that this call waited for, where it waited long enough to be told.
     pub fn holder(&self) -> Option<Holder> {
-        self.call().holder.clone()
+        self.call().blame.main()
+    }
+
+    /// Return everybody who held it meanwhile.
+    pub fn held(&self) -> Held {
+        let mut call = self.call();
+        call.blame.pass(Instant::now());
+        call.blame.peek()
     }
 
     /// Return what ended this call's wait, if anything has.
@@ -185,6 +197,7 @@ impl Waits {
             if call.gave_up.is_some() {
                 return false;
             }
+            call.attempts += 1;
             if call.for_write_lock && self.has_log() { call.turn.take() } else { None }
         };
         let Some(mut turn) = turn else {
@@ -207,17 +220,8 @@ impl Waits {
                 *call.until.get_or_insert_with(|| self.timeout().and_then(|timeout| began.checked_add(timeout)));
             (until, call.seen_interrupts)
         };
-        let slices = Cell::new(0_u32);
         let interrupted = || {
-            slices.set(slices.get() + 1);
-            // Asked at the start and after each slice: a wait that outlives one is worth the 100 us of the question.
-            if slices.get() == 2
-                && self.call().holder.is_none()
-                && let Some(lane) = &self.lane
-            {
-                let holder = lane.holder();
-                self.call().holder = Some(holder);
-            }
+            self.look(began);
             if self.interrupts.load(Ordering::SeqCst) != seen {
                 return true;
             }
@@ -239,6 +243,22 @@ impl Waits {
             call.gave_up = Some(ended);
             ended
         })
+    }
+}
+
+impl Waits {
+    /// Note who holds the lock, if this call has waited long enough. A wait comes in many pieces.
+    fn look(&self, began: Instant) {
+        let now = Instant::now();
+        let is_due = {
+            let call = self.call();
+            call.waited + now.saturating_duration_since(began) >= ASK_AFTER && call.blame.is_due(now, ASK_EVERY)
+        };
+        if is_due && let Some(lane) = &self.lane {
+            // Asked with no lock held: it takes some 100 us.
+            let holder = lane.holder();
+            self.call().blame.look(Instant::now(), holder);
+        }
     }
 }
 

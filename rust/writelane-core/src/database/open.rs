@@ -13,6 +13,7 @@ use crate::process::{self, PerProcess};
 use crate::queue::Bounds;
 use crate::readers::{Readers, Settings};
 use crate::sqlite::{Handle, OpenFlags, SqliteError, Statement, Step, ValueRef, ffi};
+use crate::telemetry::Telemetry;
 use crate::wait::{GaveUp, Patience};
 use crate::writer::engine::{Engine, random_bits};
 use crate::writer::{Setup, Writer};
@@ -308,6 +309,7 @@ fn open_to_write(
         judge,
         readers: Some(Readers::new(path.to_owned(), options.readers_max, settings)),
         ownership: writer.shared().ownership().cloned(),
+        telemetry: Arc::clone(writer.shared().telemetry()),
         writer: Some(writer),
         aside: Mutex::default(),
         generation: process::generation(),
@@ -324,6 +326,7 @@ fn open_to_read(path: &Path, readers_max: usize, patience: &Patience<'_>) -> Res
         judge: Judge::new(handle),
         readers: Some(Readers::new(path.to_owned(), readers_max, Arc::default())),
         ownership: None,
+        telemetry: Telemetry::of(path),
         writer: None,
         aside: Mutex::default(),
         generation: process::generation(),

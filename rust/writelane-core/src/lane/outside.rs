@@ -41,6 +41,8 @@ pub struct View {
     pub foreign_readers: Vec<u32>,
     /// Processes outside the lane that run a checkpoint right now.
     pub foreign_checkpoint: Option<u32>,
+    /// Whether anybody runs a checkpoint of the write-ahead log right now.
+    pub checkpointing: bool,
     /// Why the lane file could not be read, where it could not; without it nobody of ours is named.
     pub trouble: Option<String>,
 }
@@ -55,7 +57,7 @@ pub fn look(path: &Path) -> View {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => (Vec::new(), None),
         Err(error) => (Vec::new(), Some(error.to_string())),
     };
-    let shared = locks::on_file(&holder::beside(&path, "-shm")).unwrap_or_default();
+    let shared = shared_locks(&path);
     let foreign = |is: &dyn Fn(&locks::FileLock) -> bool| {
         let mut pids: Vec<u32> = shared
             .iter()
@@ -76,8 +78,22 @@ pub fn look(path: &Path) -> View {
         foreign: foreign(&|lock| lock.holds(locks::WAL_OPEN)),
         foreign_readers: foreign(&|lock| locks::WAL_READERS.into_iter().any(|byte| lock.holds(byte))),
         foreign_checkpoint: foreign(&|lock| lock.holds(locks::WAL_CHECKPOINT)).first().copied(),
+        checkpointing: shared.iter().any(|lock| lock.holds(locks::WAL_CHECKPOINT)),
         trouble,
     }
+}
+
+/// Read the locks on the shared memory, twice: the kernel's list comes in pieces, and a lock between two pieces is missed
+/// when others come and go meanwhile.
+fn shared_locks(path: &Path) -> Vec<locks::FileLock> {
+    let shared = holder::beside(path, "-shm");
+    let mut all = locks::on_file(&shared).unwrap_or_default();
+    for lock in locks::on_file(&shared).unwrap_or_default() {
+        if !all.contains(&lock) {
+            all.push(lock);
+        }
+    }
+    all
 }
 
 fn waiters(records: &[Record]) -> Vec<Waiter> {

@@ -229,6 +229,12 @@ impl Handle {
         unsafe { ffi::sqlite3_txn_state(self.db, c"main".as_ptr()) == ffi::SQLITE_TXN_WRITE }
     }
 
+    /// Say whether the main database is being read or written, that is, whether this handle has a snapshot of it open.
+    pub fn reads_main(&self) -> bool {
+        // SAFETY: the handle is open; the schema name is NUL-terminated.
+        unsafe { ffi::sqlite3_txn_state(self.db, c"main".as_ptr()) >= ffi::SQLITE_TXN_READ }
+    }
+
     /// Say whether deferred foreign keys are violated right now, so that COMMIT would fail.
     ///
     /// Source: <https://www.sqlite.org/c3ref/c_dbstatus_options.html> (`SQLITE_DBSTATUS_DEFERRED_FKS`).

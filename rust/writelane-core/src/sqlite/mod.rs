@@ -42,6 +42,18 @@ pub fn version() -> &'static str {
     unsafe { CStr::from_ptr(ffi::sqlite3_libversion()) }.to_str().unwrap_or("unknown")
 }
 
+/// Return the options the bundled SQLite was compiled with, without their `SQLITE_`.
+pub fn compile_options() -> Vec<&'static str> {
+    // SAFETY: any number is a valid argument; the result is null past the last option, else a constant string.
+    let option = |number| unsafe { ffi::sqlite3_compileoption_get(number) };
+    (0..)
+        .map(option)
+        .take_while(|text| !text.is_null())
+        // SAFETY: not null, NUL-terminated, and never freed.
+        .filter_map(|text| unsafe { CStr::from_ptr(text) }.to_str().ok())
+        .collect()
+}
+
 /// Return the version of the bundled SQLite as a number, for example `3_054_001`.
 pub fn version_number() -> i32 {
     // SAFETY: no arguments, no state.

@@ -6,10 +6,11 @@ use super::waiting::Waiting;
 use super::{Driven, Shared, answer_all, answer_one};
 use crate::error::{Error, Phase};
 use crate::job::{Account, Answer, Effect, Failure, Job, Outcome, Waited, Work};
-use crate::lane::{Holder, Turn};
+use crate::lane::Turn;
 use crate::policy::{backoff, checkpoint, group as policy, retry};
 use crate::queue::Class;
 use crate::sqlite::{SqliteError, Value, ffi};
+use crate::telemetry::{Blame, Held, Rerun};
 use crate::wait::{GaveUp, Patience};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -68,7 +69,7 @@ pub(super) struct Group<'a> {
     engine: &'a mut Engine,
     turn: &'a mut Option<Turn>,
     waiting: Instant,
-    holder: Option<Holder>,
+    blame: Blame,
 }
 
 /// What is left after a job was served.
@@ -88,9 +89,9 @@ impl<'a> Group<'a> {
         engine: &'a mut Engine,
         turn: &'a mut Option<Turn>,
         waiting: Instant,
-        holder: Option<Holder>,
+        blame: Blame,
     ) -> Self {
-        Self { shared, engine, turn, waiting, holder }
+        Self { shared, engine, turn, waiting, blame }
     }
 
     /// Serve `first`, with as much company as the policy allows.
@@ -136,7 +137,7 @@ impl<'a> Group<'a> {
             if members.is_empty() {
                 return self.state();
             }
-            self.shared.telemetry.rerun();
+            self.shared.telemetry.rerun(if contended { Rerun::Snapshot } else { Rerun::JobError });
             self.requeue(&mut members, contended, &mut attempt);
             // What failed before may fail again: no more company for this group.
             open = false;
@@ -169,7 +170,9 @@ impl<'a> Group<'a> {
                 if let (Some(turn), Some(first)) = (self.turn.as_mut(), members.first()) {
                     turn.holding(first.job.work.label());
                 }
-                return Some(Clock { waiting: self.waiting, begun: Instant::now() });
+                let begun = Instant::now();
+                self.blame.pass(begun);
+                return Some(Clock { waiting: self.waiting, begun });
             };
             if retry::remedy(error.code, retry::Point::Begin) == retry::Remedy::Report {
                 self.answer_error(std::mem::take(members), error.into());
@@ -195,7 +198,7 @@ impl<'a> Group<'a> {
         attempt: u32,
         cancelled: &dyn Fn() -> bool,
     ) -> Result<(), GaveUp> {
-        let waiting = Waiting::new(self.shared, self.waiting);
+        let waiting = Waiting::new(self.shared, self.waiting, std::mem::take(&mut self.blame));
         let interrupted = || waiting.keep_house() || cancelled();
         let patience = Patience { until, interrupted: &interrupted };
         let result = match self.turn.as_mut() {
@@ -204,9 +207,7 @@ impl<'a> Group<'a> {
                 std::thread::sleep(backoff::sleep(attempt, super::engine::random_bits() as u32).min(slice))
             }),
         };
-        if let Some(holder) = waiting.into_holder() {
-            self.holder = Some(holder);
-        }
+        self.blame = waiting.into_blame();
         result
     }
 
@@ -226,9 +227,13 @@ impl<'a> Group<'a> {
         }
         let (late, rest): (Vec<_>, Vec<_>) = members.drain(..).partition(|member| member.is_late(now));
         *members = rest;
-        let holder = self.holder.clone().or_else(|| self.shared.holder());
-        // For the account of each as well as for its message.
-        self.holder.clone_from(&holder);
+        // Looks are made sparingly, but who is told that time is up is told for whom.
+        if self.blame.main().is_none()
+            && let Some(holder) = self.shared.holder()
+        {
+            self.blame.look(now, holder);
+        }
+        let holder = self.blame.main();
         for member in late {
             let after = now.saturating_duration_since(member.job.called);
             let error = Error::Timeout { phase: Phase::Lock, after, holder: holder.clone() };
@@ -252,7 +257,7 @@ impl<'a> Group<'a> {
             if member.is_late(started) {
                 let member = members.remove(next);
                 let after = started.saturating_duration_since(member.job.called);
-                let error = Error::Timeout { phase: Phase::Queue, after, holder: self.holder.clone() };
+                let error = Error::Timeout { phase: Phase::Queue, after, holder: self.blame.main() };
                 self.answer_error(vec![member], error);
                 continue;
             }
@@ -303,7 +308,7 @@ impl<'a> Group<'a> {
 
     fn commit(&mut self, members: &mut Vec<Member>, clock: &Clock) -> Result<(), Error> {
         let until = members.iter().filter_map(|member| member.job.until).min();
-        let waiting = Waiting::new(self.shared, Instant::now());
+        let waiting = Waiting::new(self.shared, Instant::now(), Blame::default());
         let interrupted = || waiting.keep_house();
         let patience = Patience { until, interrupted: &interrupted };
         let started = Instant::now();
@@ -317,16 +322,21 @@ impl<'a> Group<'a> {
         let jobs = members.len();
         self.shared.note_group(jobs, committed.saturating_duration_since(started));
         let mut recorder = self.shared.telemetry.recorder();
-        recorder.group(jobs, committed.saturating_duration_since(clock.begun));
-        let holder = self.holder.take();
+        let first = members.first().map_or("", |member| member.job.work.label());
+        recorder.group(jobs, committed.saturating_duration_since(clock.begun), first);
+        let held = self.blame.take();
+        let holder = held.main();
         let answers: Vec<(Box<Job>, Answer)> = members
             .drain(..)
             .map(|member| {
+                let waited = waited(&member, clock, committed);
+                let has_waited = !waited.lock.is_zero();
                 let account = Account {
-                    waited: waited(&member, clock, committed),
+                    waited,
                     retries: member.retries + account.retries,
                     group: u32::try_from(jobs).unwrap_or(u32::MAX),
-                    holder: holder.clone().filter(|_| member.job.called < clock.begun),
+                    holder: holder.as_ref().filter(|_| has_waited).cloned(),
+                    held: if has_waited { held.clone() } else { Held::default() },
                 };
                 recorder.job(member.job.work.label(), &account, None);
                 (member.job, Ok(Outcome { effects: member.effects, account }))
@@ -349,7 +359,7 @@ impl<'a> Group<'a> {
             self.answer_error(members, error);
             return Served::Here;
         }
-        self.shared.telemetry.rerun();
+        self.shared.telemetry.rerun(Rerun::Commit);
         let mut rest = VecDeque::from(members);
         while let Some(mut member) = rest.pop_front() {
             member.requeue();
@@ -409,12 +419,7 @@ impl<'a> Group<'a> {
                         self.shared.settings.add(Arc::clone(&call.sql));
                     }
                     member.effects.push(effect);
-                    let account = Account {
-                        waited: waited(member, &clock, member.ended),
-                        retries: member.retries,
-                        group: 0,
-                        holder: self.holder.take(),
-                    };
+                    let account = self.account(waited(member, &clock, member.ended), member.retries, 0);
                     self.shared.telemetry.record_one(member.job.work.label(), &account, None);
                     let effects = std::mem::take(&mut member.effects);
                     self.shared.set_serving(false);
@@ -477,7 +482,7 @@ impl<'a> Group<'a> {
                 let row = row.map(Value::Integer);
                 let effect = Effect { rows: vec![Box::new(row)], rowcount: -1, ..Effect::default() };
                 let waited = waited(&member, &clock, member.ended);
-                let account = Account { waited, retries: member.retries, group: 0, holder: self.holder.take() };
+                let account = self.account(waited, member.retries, 0);
                 self.shared.telemetry.record_one(member.job.work.label(), &account, None);
                 self.answer(&member.job, Ok(Outcome { effects: vec![effect], account }));
             }
@@ -493,12 +498,7 @@ impl<'a> Group<'a> {
             return if self.engine.rollback().is_err() { Served::Broken } else { self.state() };
         }
         member.ended = clock.begun;
-        let account = Account {
-            waited: waited(&member, &clock, clock.begun),
-            retries: member.retries,
-            group: 1,
-            holder: self.holder.take(),
-        };
+        let account = self.account(waited(&member, &clock, clock.begun), member.retries, 1);
         Served::Lend(member.job, account)
     }
 
@@ -507,13 +507,15 @@ impl<'a> Group<'a> {
         answer_one(job, answer);
     }
 
+    /// Return how a job fared, whoever it waited for included.
+    fn account(&mut self, waited: Waited, retries: u32, group: u32) -> Account {
+        self.blame.pass(Instant::now());
+        let held = if waited.lock.is_zero() { Held::default() } else { self.blame.peek() };
+        Account { waited, retries, group, holder: held.main(), held }
+    }
+
     fn answer_failure(&mut self, member: Member, mut failure: Box<Failure>, clock: &Clock) {
-        failure.account = Account {
-            waited: waited(&member, clock, member.ended),
-            retries: member.retries,
-            group: 0,
-            holder: self.holder.clone(),
-        };
+        failure.account = self.account(waited(&member, clock, member.ended), member.retries, 0);
         self.shared.telemetry.record_one(member.job.work.label(), &failure.account, Some(&failure.error));
         self.shared.count_drop(&member.job, &failure.error);
         self.answer(&member.job, Err(failure));
@@ -523,17 +525,14 @@ impl<'a> Group<'a> {
     fn answer_error(&mut self, members: Vec<Member>, error: Error) {
         let now = Instant::now();
         for member in members {
+            if !member.job.ticket.claim() {
+                // Its caller has just given up, and has counted it.
+                continue;
+            }
             let queue = self.waiting.saturating_duration_since(member.job.called);
-            let account = Account {
-                waited: Waited {
-                    queue,
-                    lock: now.saturating_duration_since(member.job.called).saturating_sub(queue),
-                    ..Waited::default()
-                },
-                retries: member.retries,
-                group: 0,
-                holder: self.holder.clone(),
-            };
+            let lock = now.saturating_duration_since(member.job.called).saturating_sub(queue);
+            let waited = Waited { queue, lock, ..Waited::default() };
+            let account = self.account(waited, member.retries, 0);
             let label = member.job.work.label();
             self.shared.telemetry.record_one(label, &account, Some(&error));
             let statement = Some(Arc::clone(label));
@@ -678,7 +677,7 @@ pub(super) fn drive(shared: &Shared, engine: &mut Engine, job: Box<Job>) -> Driv
                     shared.note_group(1, committed.saturating_duration_since(member.ended));
                     let account = Account { waited: waited(&member, &clock, committed), group: 1, ..account };
                     let mut recorder = shared.telemetry.recorder();
-                    recorder.group(1, committed.saturating_duration_since(clock.begun));
+                    recorder.group(1, committed.saturating_duration_since(clock.begun), member.job.work.label());
                     recorder.job(member.job.work.label(), &account, None);
                     return Driven::Answered(Ok(Outcome { effects: member.effects, account }));
                 }

@@ -3,7 +3,7 @@
 use super::engine::Engine;
 use super::{Borrower, Shared};
 use crate::error::Error;
-use crate::job::{Account, Call, Effect, Failure};
+use crate::job::{Account, Call, Effect, Failure, Waited};
 use crate::lane::Turn;
 use crate::process;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -71,6 +71,9 @@ pub struct Lease {
     began: Instant,
     account: Account,
     run: Duration,
+    /// The place in the code that began it.
+    location: Option<Arc<str>>,
+    recorded: bool,
     /// Why the transaction is gone though the caller did not end it.
     lost: Option<Error>,
     label: Arc<str>,
@@ -92,6 +95,8 @@ impl Lease {
             began: Instant::now(),
             account,
             run: Duration::ZERO,
+            location: None,
+            recorded: false,
             lost: None,
             label,
         })
@@ -110,7 +115,9 @@ impl Lease {
             turn.holding(&call.sql);
         }
         let result = engine.run(call);
-        self.run += started.elapsed();
+        let run = started.elapsed();
+        self.run += run;
+        record(&self.shared, &call.sql, run, result.as_ref().err());
         let failure = |error| {
             let statement = Some(Arc::clone(&call.sql));
             Box::new(Failure { error, statement, position: None, account: self.account.clone() })
@@ -148,7 +155,9 @@ impl Lease {
             let _ = engine.rollback();
         }
         let gone = engine.autocommit();
-        self.run += started.elapsed();
+        let run = started.elapsed();
+        self.run += run;
+        record(&self.shared, sql, run, result.as_ref().err().map(|(error, _)| error));
         result.map_err(|(error, row)| {
             if gone {
                 self.lost = Some(error.clone());
@@ -170,15 +179,13 @@ impl Lease {
         self.account.waited.commit = started.elapsed();
         self.account.group = 1;
         let account = self.account.clone();
-        let label = Arc::clone(&self.label);
+        self.record(result.as_ref().err());
         match result {
             Ok(()) => {
-                self.shared.telemetry.record_one(&label, &account, None);
                 self.give_back();
                 Ok(account)
             }
             Err(error) => {
-                self.shared.telemetry.record_one(&label, &account, Some(&error));
                 self.give_back();
                 Err(Box::new(Failure { error, statement: Some("COMMIT".into()), position: None, account }))
             }
@@ -193,6 +200,11 @@ impl Lease {
     /// Say which task of this thread the transaction belongs to; 0: the thread itself.
     pub fn belongs_to(&self, task: u64) {
         self.shared.set_borrower(Some(Borrower { thread: std::thread::current().id(), task }));
+    }
+
+    /// Say where in the code the transaction was begun, to be told if it holds the lock long.
+    pub fn begun_at(&mut self, location: Arc<str>) {
+        self.location = Some(location);
     }
 
     /// Return how long the lock has been held.
@@ -224,6 +236,20 @@ impl Lease {
         }
     }
 
+    /// Count the transaction as one job: its statements are counted by themselves, so that what it ran is only the
+    /// time between them.
+    fn record(&mut self, error: Option<&Error>) {
+        if std::mem::replace(&mut self.recorded, true) {
+            return;
+        }
+        let held = self.began.elapsed();
+        let mut account = self.account.clone();
+        account.waited.run = held.saturating_sub(self.run).saturating_sub(account.waited.commit);
+        let mut recorder = self.shared.telemetry.recorder();
+        recorder.job(&self.label, &account, error);
+        recorder.held(&self.label, held, self.location.as_ref());
+    }
+
     fn give_back(&mut self) {
         let Some(engine) = self.engine.take() else { return };
         if self.generation == process::generation() {
@@ -234,6 +260,8 @@ impl Lease {
             std::mem::forget(self.turn.take());
             return;
         }
+        let lost = self.lost.take();
+        self.record(lost.as_ref());
         // A rollback that fails leaves a transaction open; the engine is of no use to others then. A panic must not
         // leave them waiting for the engine.
         let usable = catch_unwind(AssertUnwindSafe(|| {
@@ -250,6 +278,11 @@ impl Lease {
             drop(engine);
         }
     }
+}
+
+fn record(shared: &Shared, sql: &str, run: Duration, error: Option<&Error>) {
+    let waited = Waited { run, ..Waited::default() };
+    shared.telemetry.record_one(sql, &Account { waited, group: 1, ..Account::default() }, error);
 }
 
 impl Drop for Lease {

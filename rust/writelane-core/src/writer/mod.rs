@@ -9,14 +9,14 @@ mod waiting;
 
 use crate::checkpoint::Checkpointer;
 use crate::error::{Error, Phase};
-use crate::job::{Account, Answer, Job};
+use crate::job::{Account, Answer, Job, Waited};
 use crate::lane::{Holder, Lane};
 use crate::ownership::{Ownership, OwnershipError};
 use crate::policy::{backoff, group as group_policy, retry};
 use crate::process;
 use crate::queue::{Bounds, Class, Pushed, Queue};
 use crate::readers::Settings;
-use crate::telemetry::{Telemetry, error_name};
+use crate::telemetry::{Blame, Held, Telemetry, error_name};
 use crate::ticket::Listener;
 use crate::wait::{GaveUp, Patience};
 use engine::Engine;
@@ -34,7 +34,7 @@ pub struct Shared {
     queue: Queue<Box<Job>>,
     home: Home,
     lane: Option<Arc<Lane>>,
-    telemetry: Telemetry,
+    telemetry: Arc<Telemetry>,
     limits: group_policy::Limits,
     checkpointer: Arc<Checkpointer>,
     generation: u64,
@@ -44,6 +44,8 @@ pub struct Shared {
     /// Jobs per transaction and seconds per commit, smoothed: bits of an f64.
     usual_jobs: AtomicU64,
     usual_commit: AtomicU64,
+    /// What the writer waits for right now.
+    lock_wait: Mutex<Option<LockWait>>,
     /// After this, work that is left is refused.
     stop_at: Mutex<Option<Instant>>,
     /// Before this, who holds the lock is not looked for again.
@@ -68,6 +70,12 @@ pub struct Borrower {
     pub thread: ThreadId,
     /// The task of that thread, where it runs several; 0 where it runs none.
     pub task: u64,
+}
+
+/// A wait of the writer for its turn or the lock.
+struct LockWait {
+    since: Instant,
+    blame: Blame,
 }
 
 /// The writer of one file in this process.
@@ -103,11 +111,11 @@ impl Writer {
     /// The system has no thread to give.
     pub fn start(setup: Setup) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
+            telemetry: Telemetry::of(&setup.path),
             path: setup.path,
             queue: Queue::new(setup.bounds),
             home: Home::default(),
             lane: setup.lane,
-            telemetry: Telemetry::default(),
             limits: setup.limits,
             checkpointer: setup.checkpointer,
             generation: process::generation(),
@@ -116,6 +124,7 @@ impl Writer {
             ownership: setup.ownership,
             usual_jobs: AtomicU64::new(1.0_f64.to_bits()),
             usual_commit: AtomicU64::new(0),
+            lock_wait: Mutex::new(None),
             stop_at: Mutex::new(None),
             look_due: Mutex::new(None),
             exiting: AtomicBool::new(false),
@@ -217,7 +226,7 @@ impl Shared {
     }
 
     /// Return the counts.
-    pub fn telemetry(&self) -> &Telemetry {
+    pub fn telemetry(&self) -> &Arc<Telemetry> {
         &self.telemetry
     }
 
@@ -263,6 +272,23 @@ impl Shared {
     /// Say who holds the write lock.
     pub fn lock_holder(&self) -> Option<Holder> {
         self.holder()
+    }
+
+    /// Split the wait of a job that was called at `called` and has not started: it waits for the lock since the writer
+    /// does, and was in the queue before.
+    pub(crate) fn waited_until(&self, called: Instant, now: Instant) -> (Waited, Held) {
+        let total = now.saturating_duration_since(called);
+        match &*self.lock_wait.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(wait) => {
+                let lock = now.saturating_duration_since(wait.since.max(called));
+                (Waited { queue: total.saturating_sub(lock), lock, ..Waited::default() }, wait.blame.clone().end(now))
+            }
+            None => (Waited { queue: total, ..Waited::default() }, Held::default()),
+        }
+    }
+
+    fn set_lock_wait(&self, wait: Option<LockWait>) {
+        *self.lock_wait.lock().unwrap_or_else(PoisonError::into_inner) = wait;
     }
 
     /// Return the log of the file and what keeps it short.

@@ -5,11 +5,11 @@ use super::waiting::Waiting;
 use super::{Shared, answer_one};
 use crate::checkpoint::LABEL;
 use crate::error::{Error, Phase};
-use crate::job::{Account, Failure, Waited};
-use crate::lane::Holder;
+use crate::job::{Account, Failure};
 use crate::policy::checkpoint::Mode;
 use crate::policy::group as policy;
 use crate::queue::Wake;
+use crate::telemetry::Blame;
 use crate::wait::{GaveUp, Patience, SLICE};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
@@ -71,7 +71,7 @@ fn linger(shared: &Shared) {
 /// Take the engine and the turn, and serve groups until the queue is empty or the turn is over.
 fn serve_turn(shared: &Arc<Shared>) {
     let waiting_since = Instant::now();
-    let waiting = Waiting::new(shared, waiting_since);
+    let waiting = Waiting::new(shared, waiting_since, Blame::default());
     let mut engine = loop {
         if let Some(engine) = shared.home.take(SLICE) {
             break engine;
@@ -97,11 +97,12 @@ fn serve_turn(shared: &Arc<Shared>) {
             }
         }
     }
-    let mut holder = waiting.into_holder();
+    let mut blame = waiting.into_blame();
+    blame.pass(Instant::now());
     let mut since = waiting_since;
     while let Some(job) = shared.queue.take_if(|_, _| true) {
         shared.set_serving(true);
-        let served = Group::new(shared, &mut engine, &mut turn, since, holder.take()).serve(job);
+        let served = Group::new(shared, &mut engine, &mut turn, since, std::mem::take(&mut blame)).serve(job);
         shared.set_serving(false);
         match served {
             Served::Here => {}
@@ -167,24 +168,24 @@ fn close(shared: &Arc<Shared>) {
 
 impl Shared {
     /// Answer the queued jobs whose deadline has passed.
-    pub(super) fn refuse_late(&self, now: Instant, holder: Option<&Holder>) {
+    pub(super) fn refuse_late(&self, now: Instant) {
         let bounds = self.queue.bounds();
         let late = self.queue.take_expired(|job| job.is_late(now));
         // Looks are made sparingly, but who is told that time is up is told for whom.
-        let looked = if late.is_empty() || holder.is_some() { None } else { self.lock_holder() };
-        let holder = holder.or(looked.as_ref());
+        let looked = if late.is_empty() { None } else { self.lock_holder() };
         for (job, queued) in late {
+            if !job.ticket.claim() {
+                continue;
+            }
             let after = now.saturating_duration_since(job.called);
+            let (waited, held) = self.waited_until(job.called, now);
+            let holder = held.main().or_else(|| looked.clone());
             let error = if queued {
-                Error::Timeout { phase: Phase::Queue, after, holder: holder.cloned() }
+                Error::Timeout { phase: Phase::Queue, after, holder: holder.clone() }
             } else {
                 Error::QueueFull { after, jobs_max: bounds.jobs_max, bytes_max: bounds.bytes_max }
             };
-            let account = Account {
-                waited: Waited { queue: after, ..Waited::default() },
-                holder: holder.cloned(),
-                ..Account::default()
-            };
+            let account = Account { waited, holder, held, ..Account::default() };
             self.telemetry.record_one(job.work.label(), &account, Some(&error));
             let statement = Some(Arc::clone(job.work.label()));
             answer_one(&job, Err(Box::new(Failure { error, statement, position: None, account })));

@@ -1,48 +1,13 @@
 //! What the writer does while it waits for the lock.
 
-use super::Shared;
+use super::{LockWait, Shared};
 use crate::holder::process;
 use crate::lane::Holder;
 use crate::policy::backoff;
+use crate::telemetry::Blame;
 use std::cell::RefCell;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
-
-/// What the writer looks after while it waits for the lock.
-pub(super) struct Waiting<'a> {
-    shared: &'a Arc<Shared>,
-    since: Instant,
-    holder: RefCell<Option<Holder>>,
-}
-
-/// Waits shorter than this are not worth asking the kernel who holds the lock.
-const ASK_AFTER: Duration = Duration::from_millis(5);
-
-impl<'a> Waiting<'a> {
-    pub(super) fn new(shared: &'a Arc<Shared>, since: Instant) -> Self {
-        Self { shared, since, holder: RefCell::new(None) }
-    }
-
-    /// Answer queued jobs that are too late, note who holds the lock, and say whether the wait must end.
-    pub(super) fn keep_house(&self) -> bool {
-        let now = Instant::now();
-        if now.saturating_duration_since(self.since) >= ASK_AFTER
-            && let Some(holder) = self.shared.look_for_holder(now)
-        {
-            let mut known = self.holder.borrow_mut();
-            // A holder that is named is not forgotten for one that is not.
-            if known.is_none() || matches!(holder, Holder::Process { .. }) {
-                *known = Some(holder);
-            }
-        }
-        self.shared.refuse_late(now, self.holder.borrow().as_ref());
-        self.shared.must_stop()
-    }
-
-    pub(super) fn into_holder(self) -> Option<Holder> {
-        self.holder.into_inner()
-    }
-}
 
 impl Shared {
     /// Say who holds the lock, unless the last look was a short time ago for what it took.
@@ -53,9 +18,51 @@ impl Shared {
         }
         // The thread's own time: what a look costs, and not how long this thread had to wait for a processor in it.
         let before = process::thread_time();
-        let holder = self.holder();
+        let holder = self.holder().unwrap_or(Holder::Nobody);
         let spent = process::thread_time().saturating_sub(before);
         *due = Some(Instant::now() + backoff::next_look(spent));
-        holder
+        Some(holder)
+    }
+}
+
+/// What the writer looks after while it waits for the lock.
+pub(super) struct Waiting<'a> {
+    shared: &'a Arc<Shared>,
+    since: Instant,
+    blame: RefCell<Blame>,
+}
+
+/// Waits shorter than this are not worth asking the kernel who holds the lock.
+const ASK_AFTER: Duration = Duration::from_millis(5);
+
+impl<'a> Waiting<'a> {
+    /// Begin to wait, or go on: `blame` is what is known of the wait until now.
+    pub(super) fn new(shared: &'a Arc<Shared>, since: Instant, blame: Blame) -> Self {
+        shared.set_lock_wait(Some(LockWait { since, blame: blame.clone() }));
+        Self { shared, since, blame: RefCell::new(blame) }
+    }
+
+    /// Answer queued jobs that are too late, note who holds the lock, and say whether the wait must end.
+    pub(super) fn keep_house(&self) -> bool {
+        let now = Instant::now();
+        if now.saturating_duration_since(self.since) >= ASK_AFTER
+            && let Some(holder) = self.shared.look_for_holder(now)
+        {
+            let mut blame = self.blame.borrow_mut();
+            blame.look(Instant::now(), holder);
+            self.shared.set_lock_wait(Some(LockWait { since: self.since, blame: blame.clone() }));
+        }
+        self.shared.refuse_late(now);
+        self.shared.must_stop()
+    }
+
+    pub(super) fn into_blame(self) -> Blame {
+        self.blame.take()
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.shared.set_lock_wait(None);
     }
 }

@@ -3,10 +3,10 @@
 use super::failure;
 use super::outcome::{Result_, list};
 use super::parameters;
-use super::snapshot;
 use super::ticket::{Shape, Ticket};
 use super::transaction::Transaction;
 use crate::interpreter::{self, detach, signalled};
+use crate::telemetry::{FileTelemetry, location, snapshot};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -339,6 +339,12 @@ impl Database {
         let options = deadline.call_options(durable);
         let lease =
             detach(py, || self.inner.transaction(label, &options, &signalled).inspect(|lease| lease.belongs_to(task)));
+        let lease = lease.map(|mut lease| {
+            if let Some(location) = location::of_caller(py) {
+                lease.begun_at(location);
+            }
+            lease
+        });
         let deadline = options.deadline.unwrap_or(self.inner.options().deadline).map(|wait| wait.as_secs_f64());
         lease.map(|lease| Transaction::new(lease, deadline)).map_err(|failure| raise(py, &failure))
     }
@@ -392,14 +398,17 @@ impl Database {
 
     /// Return the telemetry as nested dictionaries.
     fn snapshot<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        snapshot::of(py, &self.inner)
+        snapshot::of_database(py, &self.inner)
     }
 
     /// Start the counts of the telemetry again from nothing.
     fn reset_telemetry(&self) {
-        if let Some(writer) = self.inner.writer() {
-            writer.telemetry().reset();
-        }
+        self.inner.telemetry().reset();
+    }
+
+    /// Return the counts of the file, which outlive this database.
+    fn file_telemetry(&self) -> FileTelemetry {
+        FileTelemetry::new(self.inner.telemetry())
     }
 }
 

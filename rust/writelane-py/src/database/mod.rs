@@ -5,7 +5,6 @@ mod failure;
 mod handle;
 mod outcome;
 mod parameters;
-pub mod snapshot;
 mod ticket;
 mod transaction;
 

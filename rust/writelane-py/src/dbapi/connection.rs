@@ -107,7 +107,7 @@ impl Connection {
         check_thread(py, thread)
     }
 
-    fn check_open(&self, py: Python<'_>) -> PyResult<Arc<Core>> {
+    pub fn check_open(&self, py: Python<'_>) -> PyResult<Arc<Core>> {
         let state = self.state();
         if !state.initialized {
             return Err(errors::new(py, "ProgrammingError", "Base Connection.__init__ not called."));
@@ -131,7 +131,13 @@ impl Connection {
         core: &Arc<Core>,
         call: impl FnOnce(&Core) -> Result<T, Error> + Send,
     ) -> PyResult<T> {
-        detach(py, || call(core)).map_err(|error| errors::from_core(py, &error))
+        let result = detach(py, || call(core));
+        if core.wants_location()
+            && let Some(location) = crate::telemetry::location::of_caller(py)
+        {
+            core.begun_at(location);
+        }
+        result.map_err(|error| errors::from_core(py, &error))
     }
 
     fn do_commit(&self, py: Python<'_>) -> PyResult<()> {

@@ -417,7 +417,7 @@ pub fn enable_shared_cache(py: Python<'_>, do_enable: bool) -> PyResult<()> {
 pub fn connection_waits(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
     let list = PyList::empty(py);
     for stats in writelane_core::connection::statements() {
-        list.append(crate::database::snapshot::statement(py, &stats)?)?;
+        list.append(crate::telemetry::snapshot::statement(py, &stats)?)?;
     }
     Ok(list)
 }

@@ -12,6 +12,8 @@ mod extend;
 mod row;
 pub mod tuple;
 
+pub use connection::Connection;
+
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 use std::sync::atomic::{AtomicU8, Ordering};

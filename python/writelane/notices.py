@@ -1,0 +1,252 @@
+"""What is told at once: waits and holds that are longer than somebody asked to hear of.
+
+Whoever measures them, the writer thread above all, never enters the interpreter: it puts them into a bounded ring and
+rings a bell. One thread of this process, started when somebody listens and ended when nobody does, takes them from
+there, calls callbacks, logs and writes the telemetry file.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from writelane import _native
+
+__all__ = ["Listening", "Notice", "every", "line", "listen", "logger", "stop", "warn"]
+
+#: Where warnings go; also what this thread itself could not do.
+logger = logging.getLogger("writelane")
+
+#: The characters of a statement that a log line shows.
+SHOWN = 200
+
+#: How long the exit waits for callbacks that are running.
+EXIT_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A wait, or a hold of the lock, that was long."""
+
+    #: ``"wait"`` or ``"hold"``.
+    kind: str
+    #: When it ended, in seconds since the epoch.
+    at: float
+    #: The database file, links resolved.
+    path: str
+    #: The statement that waited, or with which the transaction began that held the lock.
+    sql: str
+    #: ``"queue"``, ``"lock"`` or ``"hold"``: where most of the time went.
+    phase: str
+    #: How long, in seconds: in the queue and for the lock together, or holding it.
+    seconds: float
+    #: Seconds by phase, as in a result.
+    waited: dict[str, float]
+    #: How often the lock was busy, or the transaction was run again.
+    retries: int
+    #: Jobs in the transaction.
+    group: int
+    #: Who held the lock, as in a result.
+    holder: dict[str, Any] | None
+    #: Everybody who held it meanwhile, with seconds.
+    held_by: list[dict[str, Any]]
+    #: The name of the error it ended with.
+    error: str | None
+    #: The place in the code that began a transaction which held the lock.
+    location: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain dictionaries, lists, strings and numbers."""
+        return dict(vars(self))
+
+
+def line(notice: Notice) -> str:
+    """Return one line that says it all."""
+    sql = " ".join(notice.sql.split())
+    sql = sql if len(sql) <= SHOWN else sql[: SHOWN - 3] + "..."
+    if notice.kind == "hold":
+        text = f"{notice.path}: held the lock for {notice.seconds:.3f} s: {sql}"
+        return text + (f" (begun at {notice.location})" if notice.location else "")
+    where = "in the queue" if notice.phase == "queue" else "for the lock"
+    text = f"{notice.path}: waited {notice.seconds:.3f} s {where}: {sql} (retries {notice.retries}"
+    text += f", {notice.error}" if notice.error else ""
+    return text + f"; {_holder(notice.holder)})"
+
+
+def _holder(holder: dict[str, Any] | None) -> str:
+    if holder is None:
+        return "holder unknown"
+    text = f"held by process {holder['pid']}{', which is stopped' if holder['stopped'] else ''}"
+    text += f" ({holder['command']})" if holder["command"] else ""
+    text += f" for {holder['seconds']:.3f} s" if holder["seconds"] is not None else ""
+    return text + (f" with {' '.join(holder['statement'].split())[:SHOWN]!r}" if holder["statement"] else "")
+
+
+def warn(notice: Notice) -> None:
+    """Log it as a warning."""
+    logger.warning("%s", line(notice))
+
+
+class Listening:
+    """What somebody asked to hear; :meth:`close` ends it. A context manager."""
+
+    def __init__(self, desk: _Desk, telemetry: _native.FileTelemetry, over: float, tell: Callable[[Notice], None]):
+        self.telemetry, self.over, self.tell = telemetry, over, tell
+        self.closed = False
+        self._desk = desk
+
+    def close(self) -> None:
+        """Hear no more. What has happened before is still told."""
+        if not self.closed:
+            self.closed = True
+            self._desk.wake()
+
+    def __enter__(self) -> Listening:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@dataclass
+class _Chore:
+    """Something the thread does now and then."""
+
+    seconds: float
+    work: Callable[[], None]
+    due: float = field(default_factory=time.monotonic)
+
+
+class _Desk:
+    """The thread, and what it has to tell to whom."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._lock = threading.Lock()
+        self._listening: list[Listening] = []
+        self._chores: list[_Chore] = []
+        self._events: _native.Events | None = None
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+
+    def listen(self, telemetry: _native.FileTelemetry, over: float, tell: Callable[[Notice], None]) -> Listening:
+        listening = Listening(self, telemetry, over, tell)
+        with self._lock:
+            self._listening.append(listening)
+            self._start()
+            self._set_threshold(telemetry)
+        return listening
+
+    def every(self, seconds: float, work: Callable[[], None]) -> None:
+        with self._lock:
+            self._chores.append(_Chore(seconds, work))
+            self._start()
+        self.wake()
+
+    def wake(self) -> None:
+        events = self._events
+        if events is not None and self.pid == os.getpid():
+            events.wake()
+
+    def _start(self) -> None:
+        if self._thread is None and not self._stopping:
+            self._events = _native.Events()
+            self._thread = threading.Thread(target=self._run, args=(self._events,), name="wl-telemetry", daemon=True)
+            self._thread.start()
+
+    def _set_threshold(self, telemetry: _native.FileTelemetry) -> None:
+        overs = [one.over for one in self._listening if one.telemetry.number == telemetry.number]
+        telemetry.publish_over(min(overs, default=None))
+
+    def _run(self, events: _native.Events) -> None:
+        _native.stay_awake()
+        while True:
+            with self._lock:
+                dues = [chore.due for chore in self._chores]
+            timeout = max(0.0, min(dues) - time.monotonic()) if dues else None
+            if not self._stopping:
+                select.select([events], [], [], timeout)
+            stopping = self._stopping
+            # Who is gone by now is still told what has happened by now.
+            with self._lock:
+                listening = list(self._listening)
+                gone = [one for one in listening if one.closed]
+            self._tell(events, listening)
+            self._do_chores()
+            with self._lock:
+                self._listening = [one for one in self._listening if one not in gone]
+                for one in gone:
+                    self._set_threshold(one.telemetry)
+                if stopping or not (self._listening or self._chores):
+                    events.close()
+                    self._events = self._thread = None
+                    return
+
+    def _tell(self, events: _native.Events, listening: list[Listening]) -> None:
+        happened, dropped = events.drain()
+        if dropped:
+            logger.warning("%d waits and holds were not told: more came than could be handled", dropped)
+        for event in happened:
+            number = event.pop("file")
+            notice = Notice(**event)
+            for one in listening:
+                if one.telemetry.number == number and notice.seconds >= one.over:
+                    try:
+                        one.tell(notice)
+                    except Exception:
+                        logger.exception("a callback of telemetry failed")
+
+    def _do_chores(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            due = [chore for chore in self._chores if chore.due <= now]
+        for chore in due:
+            chore.due = now + chore.seconds
+            try:
+                chore.work()
+            except Exception:
+                logger.exception("telemetry could not be written")
+
+    def stop(self) -> None:
+        """Tell what has happened, and end the thread."""
+        thread = self._thread
+        self._stopping = True
+        self.wake()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(EXIT_SECONDS)
+
+
+_desk = _Desk()
+
+
+def listen(telemetry: _native.FileTelemetry, over: float, tell: Callable[[Notice], None]) -> Listening:
+    """Have ``tell`` called, on a thread of its own, for every wait and hold of at least ``over`` seconds."""
+    if not over >= 0:
+        raise ValueError(f"a threshold must be a number of seconds, not {over!r}")
+    return _desk.listen(telemetry, over, tell)
+
+
+def every(seconds: float, work: Callable[[], None]) -> None:
+    """Have ``work`` called every so many seconds, on the same thread, until the process ends."""
+    _desk.every(seconds, work)
+
+
+def stop() -> None:
+    """Tell what has happened, and end the thread. For the exit of the interpreter."""
+    if _desk.pid == os.getpid():
+        _desk.stop()
+
+
+def _renew() -> None:
+    # The thread stayed in the parent, and may have held the lock.
+    global _desk
+    _desk = _Desk()
+
+
+os.register_at_fork(after_in_child=_renew)

@@ -1,0 +1,251 @@
+"""The telemetry file: JSON lines that many processes write, for ``writelane waits`` and for whatever reads logs.
+
+One object a line, each written by a single ``write`` at the end of the file, so that lines of several processes never
+mix. Kinds, all with ``pid``, ``path`` (the database) and ``at`` (seconds since the epoch):
+
+``wait`` and ``hold``
+    one wait or hold of at least :data:`OVER` seconds, as :class:`~writelane.notices.Notice`;
+``statement``
+    what was counted of one statement in the last ``seconds``: ``count``, ``errors``, ``retries``, seconds by phase
+    (``queue``, ``lock``, ``run``, ``commit``) and ``held_by``;
+``state``
+    ``log_bytes``, the size of the write-ahead log, and ``snapshots`` and ``oldest`` of this process.
+
+When the file grows past :data:`BYTES_MAX` it is renamed to ``FILE.1`` (and what was there goes), so that both together
+never take much more than twice that.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from writelane import _native, notices
+from writelane.notices import Notice
+
+__all__ = [
+    "BYTES_MAX",
+    "EVERY",
+    "OVER",
+    "SIZE_VARIABLE",
+    "VARIABLE",
+    "WARN_VARIABLE",
+    "TelemetryFile",
+    "attach",
+    "flush",
+    "observe",
+]
+
+#: The environment variable that names the telemetry file of a whole process and its children.
+VARIABLE = "WRITELANE_TELEMETRY"
+
+#: The environment variable that sets, for connections, from how many seconds on a wait or a hold is logged.
+WARN_VARIABLE = "WRITELANE_WARN_AFTER"
+
+#: The environment variable that sets another :data:`BYTES_MAX`.
+SIZE_VARIABLE = "WRITELANE_TELEMETRY_BYTES"
+
+#: The size past which the file is put aside: a day of a busy machine, and still opened by an editor.
+BYTES_MAX = 16 << 20
+
+#: Waits and holds from so many seconds on have a line of their own.
+OVER = 0.05
+
+#: Seconds between two lines of what was counted.
+EVERY = 5.0
+
+
+class TelemetryFile:
+    """One telemetry file of this process."""
+
+    def __init__(self, path: str, bytes_max: int) -> None:
+        self.path = path
+        self._bytes_max = bytes_max
+        self._descriptor: int | None = None
+        self._lock = threading.Lock()
+
+    def write(self, records: Iterable[dict[str, Any]]) -> None:
+        """Write each record as a line. Blocks on the disk, and while another process puts the file aside."""
+        pid = os.getpid()
+        with self._lock:
+            for record in records:
+                text = json.dumps({"pid": pid, **record}, separators=(",", ":"), default=str)
+                # One write a line, or lines of several processes could mix. ASCII, so that each character is a byte.
+                written = os.write(self._open(len(text) + 1), (text + "\n").encode("ascii"))
+                if written != len(text) + 1:
+                    raise OSError(f"{self.path}: only {written} bytes of a line could be written")
+
+    def _open(self, length: int) -> int:
+        """Return the descriptor of the file that has the name, put aside first if the next line would not fit."""
+        while True:
+            if self._descriptor is None:
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+                self._descriptor = os.open(self.path, flags, 0o644)
+            mine = os.fstat(self._descriptor)
+            if not self._has_name(mine):
+                self._close()
+            elif mine.st_size > 0 and mine.st_size + length > self._bytes_max:
+                # Whoever gets the lock looks again: another process may have put the file aside meanwhile.
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+                if self._has_name(mine):
+                    os.replace(self.path, self.path + ".1")
+                self._close()
+            else:
+                return self._descriptor
+
+    def _has_name(self, mine: os.stat_result) -> bool:
+        try:
+            named = os.stat(self.path)
+        except FileNotFoundError:
+            return False
+        return (named.st_dev, named.st_ino) == (mine.st_dev, mine.st_ino)
+
+    def _close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+class _Account:
+    """What has been written of one database, so that only what is new is written next."""
+
+    def __init__(self, file: TelemetryFile, telemetry: _native.FileTelemetry) -> None:
+        self._file, self._telemetry = file, telemetry
+        self._written: dict[str, dict[str, Any]] = {}
+        self._since = time.time()
+        self._path = os.fspath(telemetry.path)
+        self._lock = threading.Lock()
+
+    def tell(self, notice: Notice) -> None:
+        self._file.write([notice.to_dict()])
+
+    def write(self) -> None:
+        """Write what was counted since the last time."""
+        with self._lock:
+            snapshot = self._telemetry.snapshot()
+            now = time.time()
+            records = []
+            counted: dict[str, dict[str, Any]] = {}
+            for entry in snapshot["statements"]:
+                counted[entry["sql"]] = entry
+                change = _change(entry, self._written.get(entry["sql"]))
+                if change is not None:
+                    records.append({**self._head("statement", now), "seconds": now - self._since, **change})
+            if records or not self._written:
+                readers = snapshot["readers"]
+                state = {"snapshots": readers["snapshots"], "oldest": readers["oldest"]}
+                records.append({**self._head("state", now), "log_bytes": _log_bytes(self._path), **state})
+            self._written, self._since = counted, now
+            self._file.write(records)
+
+    def write_or_log(self) -> None:
+        """Write what was counted since the last time; bookkeeping fails nobody's work, so what cannot be is logged."""
+        try:
+            self.write()
+        except OSError as error:
+            notices.logger.error("telemetry could not be written: %s", error)
+
+    def _head(self, kind: str, now: float) -> dict[str, Any]:
+        return {"kind": kind, "at": now, "path": self._path}
+
+
+def _log_bytes(path: str) -> int | None:
+    try:
+        # Asked of the file system: to open the log and close it would drop this process's locks.
+        return os.stat(path + "-wal").st_size
+    except OSError:
+        return None
+
+
+#: Names of the phases in a line, and in a snapshot.
+_PHASES = {"queue": "queue_wait", "lock": "lock_wait", "run": "run", "commit": "commit"}
+
+
+def _change(entry: dict[str, Any], before: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return what is new of one statement, or ``None``."""
+    if before is None or before["count"] > entry["count"]:
+        before = None
+    if before is not None and before["count"] == entry["count"]:
+        return None
+
+    def less(now: dict[Any, float], then: dict[Any, float]) -> dict[Any, float]:
+        return {name: value - then.get(name, 0) for name, value in now.items() if value > then.get(name, 0)}
+
+    def held(one: dict[str, Any]) -> dict[Any, float]:
+        return {(by["pid"], by["command"], by["statement"]): by["seconds"] for by in one["held_by"]}
+
+    change: dict[str, Any] = {"sql": entry["sql"], "count": entry["count"] - (before["count"] if before else 0)}
+    change["errors"] = less(entry["errors"], before["errors"] if before else {})
+    change["retries"] = entry["retries"] - (before["retries"] if before else 0)
+    for short, name in _PHASES.items():
+        change[short] = entry[name]["sum"] - (before[name]["sum"] if before else 0.0)
+    change["held_by"] = [
+        {"pid": pid, "command": command, "statement": statement, "seconds": seconds}
+        for (pid, command, statement), seconds in less(held(entry), held(before) if before else {}).items()
+    ]
+    return change
+
+
+_files: dict[str, TelemetryFile] = {}
+_accounts: dict[tuple[str, int], _Account] = {}
+_warned: set[int] = set()
+_guard = threading.Lock()
+
+
+def attach(path: str | os.PathLike[str], telemetry: _native.FileTelemetry) -> Callable[[], None]:
+    """Write this database's telemetry to the file, from now until the process ends; return what writes it at once."""
+    name = os.path.abspath(os.fspath(path))
+    with _guard:
+        key = (name, telemetry.number)
+        account = _accounts.get(key)
+        if account is None:
+            if name not in _files:
+                _files[name] = TelemetryFile(name, int(os.environ.get(SIZE_VARIABLE) or BYTES_MAX))
+            if not _accounts:
+                notices.every(EVERY, flush)
+            account = _accounts[key] = _Account(_files[name], telemetry)
+            notices.listen(telemetry, OVER, account.tell)
+        return account.write_or_log
+
+
+def observe(connection: object) -> None:
+    """Do for a connection, which has no option for it, what the environment asks for: write its file's telemetry, and
+    log its long waits and holds."""
+    if not isinstance(connection, _native.Connection):
+        return
+    try:
+        counts = _native.FileTelemetry(connection)
+    except ValueError:
+        return  # In memory: there is nobody to wait for.
+    file = os.environ.get(VARIABLE)
+    if file:
+        attach(file, counts)
+    seconds = os.environ.get(WARN_VARIABLE)
+    if seconds:
+        with _guard:
+            known = counts.number in _warned
+            _warned.add(counts.number)
+        if not known:
+            notices.listen(counts, float(seconds), notices.warn)
+
+
+def flush() -> None:
+    """Write what was counted of every database since the last time. What cannot be written is logged."""
+    with _guard:
+        accounts = list(_accounts.values())
+    for account in accounts:
+        account.write_or_log()
+
+
+def _renew() -> None:
+    # The descriptors are shared with the parent, whose threads may have held the locks.
+    global _files, _accounts, _warned, _guard
+    _files, _accounts, _warned, _guard = {}, {}, set(), threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew)

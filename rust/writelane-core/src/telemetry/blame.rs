@@ -1,0 +1,191 @@
+//! Who held the lock while a job waited for it, and how long each.
+
+use crate::lane::Holder;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Stretches of one wait that are kept; of a longer history the oldest goes.
+const STRETCHES_MAX: usize = 64;
+
+/// One stretch of a wait: who held the lock, and how long.
+pub type Stretch = (Holder, Duration);
+
+/// A wait while it goes on, looked at now and then.
+#[derive(Clone, Default)]
+pub struct Blame {
+    stretches: Vec<Stretch>,
+    looked: Option<Instant>,
+}
+
+/// Who held the lock during a wait that is over. Cheap to clone, so that all jobs of a group can carry it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Held(Option<Arc<[Stretch]>>);
+
+/// Say whether two sightings are of the same holder doing the same.
+fn same(a: &Holder, b: &Holder) -> bool {
+    match (a, b) {
+        (Holder::Process { pid, statement, .. }, Holder::Process { pid: other, statement: theirs, .. }) => {
+            pid == other && statement == theirs
+        }
+        (Holder::Elsewhere { command, statement, .. }, Holder::Elsewhere { command: other, statement: theirs, .. }) => {
+            command == other && statement == theirs
+        }
+        (a, b) => a == b,
+    }
+}
+
+impl Blame {
+    /// Say whether it is time to look again.
+    pub fn is_due(&self, now: Instant, every: Duration) -> bool {
+        self.looked.is_none_or(|looked| now.saturating_duration_since(looked) >= every)
+    }
+
+    /// Note who holds the lock now: the time since the last look is put down to whoever held it then.
+    pub fn look(&mut self, now: Instant, holder: Holder) {
+        self.pass(now);
+        self.looked = Some(now);
+        match self.stretches.last_mut() {
+            // The later sighting knows how long the lock has been held by now.
+            Some((last, _)) if same(last, &holder) => *last = holder,
+            _ => {
+                if self.stretches.len() >= STRETCHES_MAX {
+                    self.stretches.remove(0);
+                }
+                self.stretches.push((holder, Duration::ZERO));
+            }
+        }
+    }
+
+    /// End the stretch that goes on.
+    pub fn pass(&mut self, now: Instant) {
+        if let (Some(looked), Some((_, time))) = (self.looked.take(), self.stretches.last_mut()) {
+            *time += now.saturating_duration_since(looked);
+        }
+    }
+
+    /// End the stretch that goes on, and give the history away.
+    pub fn end(mut self, now: Instant) -> Held {
+        self.pass(now);
+        self.take()
+    }
+
+    /// Put a later wait behind this one.
+    pub fn join(&mut self, later: Blame) {
+        for stretch in later.stretches {
+            match self.stretches.last_mut() {
+                Some((last, time)) if same(last, &stretch.0) => {
+                    *last = stretch.0;
+                    *time += stretch.1;
+                }
+                _ => self.stretches.push(stretch),
+            }
+        }
+        let excess = self.stretches.len().saturating_sub(STRETCHES_MAX);
+        self.stretches.drain(..excess);
+    }
+
+    /// Return who is to be named: who held the lock longest, and rather one that is known than one that is not.
+    pub fn main(&self) -> Option<Holder> {
+        main(&self.stretches)
+    }
+
+    /// Return the history until now.
+    pub fn peek(&self) -> Held {
+        Held((!self.stretches.is_empty()).then(|| self.stretches.as_slice().into()))
+    }
+
+    /// Give the history away and begin anew.
+    pub fn take(&mut self) -> Held {
+        let stretches = std::mem::take(&mut self.stretches);
+        Held((!stretches.is_empty()).then(|| stretches.into()))
+    }
+}
+
+fn main(stretches: &[Stretch]) -> Option<Holder> {
+    let longest = stretches
+        .iter()
+        .filter(|(holder, _)| *holder != Holder::Nobody)
+        .max_by_key(|(holder, time)| (!matches!(holder, Holder::Unknown), *time));
+    longest.map(|(holder, _)| holder.clone())
+}
+
+impl Held {
+    /// Return who is to be named.
+    pub fn main(&self) -> Option<Holder> {
+        main(self.0.as_deref().unwrap_or_default())
+    }
+
+    /// Split a wait that ended with this history: the job may have come after its beginning.
+    pub fn split(&self, wait: Duration) -> impl Iterator<Item = (&Holder, Duration)> {
+        let mut left = wait;
+        self.0.as_deref().unwrap_or_default().iter().rev().filter_map(move |(holder, time)| {
+            let share = left.min(*time);
+            left -= share;
+            (!share.is_zero() && *holder != Holder::Nobody).then_some((holder, share))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(pid: u32) -> Holder {
+        Holder::Process { pid, command: "agent".into(), statement: None, held: None, stopped: false }
+    }
+
+    fn after(start: Instant, milliseconds: u64) -> Instant {
+        start + Duration::from_millis(milliseconds)
+    }
+
+    #[test]
+    fn each_holder_carries_its_own_share_of_a_wait() {
+        let start = Instant::now();
+        let mut blame = Blame::default();
+        blame.look(start, process(1));
+        blame.look(after(start, 30), process(1));
+        blame.look(after(start, 100), process(2));
+        blame.look(after(start, 110), Holder::Nobody);
+        blame.pass(after(start, 115));
+        assert_eq!(blame.main(), Some(process(1)));
+        let held = blame.take();
+        let split: Vec<_> = held.split(Duration::from_secs(1)).map(|(holder, time)| (holder.clone(), time)).collect();
+        assert_eq!(split, [(process(2), Duration::from_millis(10)), (process(1), Duration::from_millis(100))]);
+    }
+
+    #[test]
+    fn a_job_that_came_late_blames_only_those_it_waited_for() {
+        let start = Instant::now();
+        let mut blame = Blame::default();
+        blame.look(start, process(1));
+        blame.look(after(start, 100), process(2));
+        blame.pass(after(start, 150));
+        let held = blame.take();
+        let split: Vec<_> = held.split(Duration::from_millis(60)).map(|(_, time)| time).collect();
+        assert_eq!(split, [Duration::from_millis(50), Duration::from_millis(10)]);
+    }
+
+    #[test]
+    fn who_is_known_is_named_before_who_is_not() {
+        let start = Instant::now();
+        let mut blame = Blame::default();
+        blame.look(start, Holder::Unknown);
+        blame.look(after(start, 100), process(2));
+        blame.pass(after(start, 101));
+        assert_eq!(blame.main(), Some(process(2)));
+        assert_eq!(Blame::default().main(), None);
+    }
+
+    #[test]
+    fn the_history_of_a_wait_is_bounded() {
+        let start = Instant::now();
+        let mut blame = Blame::default();
+        for step in 0..1_000_u32 {
+            blame.look(after(start, u64::from(step)), process(step));
+        }
+        let mut later = Blame::default();
+        later.look(start, process(1));
+        blame.join(later);
+        assert!(blame.stretches.len() <= STRETCHES_MAX);
+    }
+}
