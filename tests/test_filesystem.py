@@ -155,3 +155,37 @@ def test_mergerfs_gets_a_write_ahead_log(fuse: Mount) -> None:
     point, folder = fuse("mergerfs")
     assert open_there(point / "app.db") == "wal"
     assert (folder / "app.db").exists()
+
+
+OPEN_TWICE = """
+import logging, sys
+import writelane
+logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s", level=logging.WARNING)
+for name in sys.argv[1:]:
+    writelane.open(name).close()
+"""
+
+
+def warnings_of(*paths: Path, **environment: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", OPEN_TWICE, *map(str, paths)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [line for line in done.stdout.splitlines() if line.startswith("WARNING")]
+
+
+def test_a_fuse_known_to_be_local_is_warned_of_once_for_each_mount(fuse: Mount) -> None:
+    point, _ = fuse("mergerfs")
+    (warning,) = warnings_of(point / "app.db", point / "app.db", point / "other.db")
+    assert "fuse.mergerfs" in warning
+    assert str(point) in warning
+
+
+def test_the_choice_of_the_environment_is_logged_once(tmp_path: Path) -> None:
+    (warning,) = warnings_of(tmp_path / "app.db", tmp_path / "other.db", WRITELANE_JOURNAL="delete")
+    assert "WRITELANE_JOURNAL=delete" in warning
+    assert warnings_of(tmp_path / "third.db") == []

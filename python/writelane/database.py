@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 from writelane import _native, aio, best_effort, history, notices, retention, schedule, sequences, telemetry_file
 from writelane.futures import OfferedFuture, WriteFuture
 from writelane.migrations import Migration, migrate
+from writelane.surroundings import announce_filesystem, announce_journal
 from writelane.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -466,6 +467,8 @@ def open(
     :class:`~writelane.NewerSchema` for a file that has had more migrations than there are.
     """
     override = os.environ.get(JOURNAL_VARIABLE)
+    if override:
+        announce_journal(JOURNAL_VARIABLE, override)
     database = Database(
         path,
         durability=durability,
@@ -478,6 +481,7 @@ def open(
         readers=readers,
         trust_filesystem=override not in (None, "", "auto", "delete"),
     )
+    announce_filesystem(path)
     database._watch(warn_after, telemetry)
     if migrations is not None:
         try:

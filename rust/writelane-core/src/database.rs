@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod fault_tests;
+mod obstacle;
 mod open;
 
 pub use open::{Access, Journal, Options, close_all};

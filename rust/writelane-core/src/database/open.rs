@@ -1,6 +1,6 @@
 //! Opening and closing: one writer per process and file, however often and under whichever name it is opened.
 
-use super::{Database, File};
+use super::{Database, File, obstacle};
 use crate::checkpoint::Checkpointer;
 use crate::error::{Error, OpenError};
 use crate::filesystem;
@@ -124,7 +124,7 @@ impl Database {
             find_or_open(path, &options, &patience)
         };
         let file = opened.map_err(|error| {
-            let advice = advice(path, &error);
+            let advice = advice(path, &error, options.readonly);
             failed(error, advice.as_deref())
         })?;
         Ok(Self { file, options, closed: AtomicBool::new(false) })
@@ -406,18 +406,16 @@ fn io_error(error: io::Error) -> Error {
 }
 
 /// Say what to do about an error of opening, where we know more than SQLite says.
-fn advice(path: &Path, error: &Error) -> Option<String> {
+fn advice(path: &Path, error: &Error, readonly: bool) -> Option<String> {
     let Error::Sqlite(error) = error else { return None };
     match error.primary() {
-        ffi::SQLITE_NOTADB | ffi::SQLITE_CORRUPT => Some(format!(
-            "run `writelane doctor {}` to see what is wrong; nothing was changed",
-            path.display()
-        )),
-        ffi::SQLITE_READONLY => Some(
-            "the file or its folder cannot be written by this user: open it with readonly=True, or mend its permissions"
-                .to_owned(),
-        ),
-        ffi::SQLITE_CANTOPEN => Some("look at the permissions of the file, its folder, and its -wal and -shm".to_owned()),
+        ffi::SQLITE_NOTADB | ffi::SQLITE_CORRUPT => {
+            Some(format!("run `writelane doctor {}` to see what is wrong; nothing was changed", path.display()))
+        }
+        ffi::SQLITE_FULL => Some("the disk is full: make room, nothing was changed".to_owned()),
+        ffi::SQLITE_READONLY | ffi::SQLITE_CANTOPEN | ffi::SQLITE_PERM | ffi::SQLITE_IOERR => {
+            obstacle::find(path, readonly)
+        }
         _ => None,
     }
 }
