@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,3 +26,9 @@ def fuse(tmp_path: Path) -> Iterator[Callable[..., tuple[Path, Path]]]:
             return point, folder
 
         yield mount
+
+
+def pytest_configure() -> None:
+    # A suite that is started in the background of a shell ignores SIGINT, and every process it starts would too.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
