@@ -96,8 +96,16 @@ impl Entry {
         if let Some(error) = error {
             count(&mut self.errors, error);
         }
+        let mut told = false;
         for (holder, time) in account.held.split(account.waited.lock) {
+            told = true;
             self.blame(holder, time);
+        }
+        // Who was only looked for when the time was up is named all the same.
+        if let (false, Some(holder)) = (told, &account.holder)
+            && !account.waited.lock.is_zero()
+        {
+            self.blame(holder, account.waited.lock);
         }
     }
 
@@ -222,6 +230,7 @@ pub fn error_name(error: &Error) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::Waited;
 
     fn process(pid: u32) -> Holder {
         Holder::Process { pid, command: "agent".into(), statement: None, held: None, stopped: false }
@@ -241,6 +250,14 @@ mod tests {
         assert_eq!(seconds, 2 * u64::from(many));
         let unknown = stats.held_by.iter().find(|(holder, _)| *holder == Holder::Unknown);
         assert_eq!(unknown.map(|(_, time)| time.as_secs()), Some(40));
+    }
+
+    #[test]
+    fn a_holder_seen_only_when_the_time_was_up_is_blamed_for_the_whole_wait() {
+        let mut entry = Entry::default();
+        let waited = Waited { lock: Duration::from_secs(2), ..Waited::default() };
+        entry.record(&Account { waited, holder: Some(process(7)), ..Account::default() }, Some("SQLITE_BUSY"));
+        assert_eq!(entry.stats(&"x".into()).held_by, [(process(7), Duration::from_secs(2))]);
     }
 
     #[test]
