@@ -59,8 +59,11 @@ OPENINGS: list[tuple[Callable[[Path], Any], dict[str, Any], type[BaseException],
 def test_what_cannot_be_opened_says_why(
     tmp_path: Path, path: Callable[[Path], Any], options: dict[str, Any], error: type[BaseException], text: str
 ) -> None:
-    with pytest.raises(error, match=text):
+    with pytest.raises(error) as caught:
         writelane.open(path(tmp_path), **options)
+    # Before 3.11 an exception cannot carry the note that names the argument.
+    if error is not TypeError or sys.version_info >= (3, 11):
+        caught.match(text)
 
 
 @pytest.mark.parametrize("content", [b"this is no database, but it is long enough to be looked at" * 40, b"short"])
