@@ -1,6 +1,7 @@
 //! How one call on a connection waits for a lock, and what ends its wait.
 
 use crate::lane::{Holder, Lane, Turn};
+use crate::policy::deadline::LONGEST;
 use crate::telemetry::{Blame, Held};
 use crate::wait::{GaveUp, Patience};
 use std::path::{Path, PathBuf};
@@ -11,9 +12,6 @@ use std::time::{Duration, Instant};
 /// Back-off between tries for a lock nobody can be waited for in the kernel: at most 25 ms, so that it is never
 /// the oldest waiter that looks least often.
 const BACK_OFF_MS: [u64; 7] = [1, 2, 5, 10, 15, 20, 25];
-
-/// A time-out this long or longer has no end: 100 years, beyond which an `Instant` may overflow.
-const ENDLESS: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// A wait for the write lock that returns sooner than this did not wait; it is backed off like any other.
 const NO_WAIT: Duration = Duration::from_micros(200);
@@ -96,7 +94,7 @@ impl Waits {
     /// Set how long a call waits.
     pub fn set_timeout(&self, timeout: Duration) {
         let microseconds =
-            if timeout >= ENDLESS { NO_END } else { u64::try_from(timeout.as_micros()).unwrap_or(NO_END) };
+            if timeout >= LONGEST { NO_END } else { u64::try_from(timeout.as_micros()).unwrap_or(NO_END) };
         self.timeout_us.store(microseconds, Ordering::Relaxed);
     }
 

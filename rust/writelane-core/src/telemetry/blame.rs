@@ -69,21 +69,6 @@ impl Blame {
         self.take()
     }
 
-    /// Put a later wait behind this one.
-    pub fn join(&mut self, later: Blame) {
-        for stretch in later.stretches {
-            match self.stretches.last_mut() {
-                Some((last, time)) if same(last, &stretch.0) => {
-                    *last = stretch.0;
-                    *time += stretch.1;
-                }
-                _ => self.stretches.push(stretch),
-            }
-        }
-        let excess = self.stretches.len().saturating_sub(STRETCHES_MAX);
-        self.stretches.drain(..excess);
-    }
-
     /// Return who is to be named: who held the lock longest, and rather one that is known than one that is not.
     pub fn main(&self) -> Option<Holder> {
         main(&self.stretches)
@@ -183,9 +168,6 @@ mod tests {
         for step in 0..1_000_u32 {
             blame.look(after(start, u64::from(step)), process(step));
         }
-        let mut later = Blame::default();
-        later.look(start, process(1));
-        blame.join(later);
         assert!(blame.stretches.len() <= STRETCHES_MAX);
     }
 }
