@@ -304,3 +304,49 @@ def test_a_write_in_any_dress_is_undone_by_rollback_and_kept_by_commit(connect, 
     connection.execute(sql).fetchall()
     connection.commit()
     assert outsider(path, "SELECT x FROM t") == [(1,)]
+
+
+@pytest.fixture
+def damaged(tmp_path):
+    """A database with a table `good`, and a table `bad` whose root page is no page."""
+    path = tmp_path / "app.db"
+    connection = sqlite3.connect(path)
+    connection.executescript("PRAGMA journal_mode=WAL; CREATE TABLE good(x); CREATE TABLE bad(x)")
+    (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'bad'").fetchone()
+    (size,) = connection.execute("PRAGMA page_size").fetchone()
+    connection.close()
+    with open(path, "r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xff" * 64)
+    return str(path)
+
+
+def test_a_connection_that_met_damage_writes_again_after_a_rollback_and_keeps_its_temporary_tables(damaged):
+    connection = writelane.dbapi.connect(damaged)
+    connection.execute("CREATE TEMP TABLE mine(x)")
+    connection.commit()
+    for _ in range(3):
+        connection.execute("INSERT INTO good VALUES (1)")
+        with pytest.raises(sqlite3.DatabaseError, match="malformed"):
+            connection.execute("INSERT INTO bad VALUES (1)")
+        connection.rollback()
+        connection.execute("INSERT INTO good VALUES (2)")
+        connection.execute("INSERT INTO mine VALUES (2)")
+        connection.commit()
+    assert connection.execute("SELECT x FROM good").fetchall() == [(2,)] * 3
+    assert connection.execute("SELECT x FROM mine").fetchall() == [(2,)] * 3
+    connection.close()
+
+
+def test_a_transaction_that_met_damage_is_not_committed_and_says_so(damaged):
+    connection = writelane.dbapi.connect(damaged)
+    connection.execute("INSERT INTO good VALUES (1)")
+    with pytest.raises(sqlite3.DatabaseError, match="malformed"):
+        connection.execute("INSERT INTO bad VALUES (1)")
+    with pytest.raises(sqlite3.DatabaseError):
+        connection.commit()
+    connection.rollback()
+    assert connection.execute("SELECT count(*) FROM good").fetchone() == (0,)
+    connection.execute("INSERT INTO good VALUES (2)")
+    connection.commit()
+    connection.close()

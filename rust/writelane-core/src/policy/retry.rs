@@ -54,6 +54,16 @@ pub fn commit_is_uncertain(code: i32) -> bool {
     matches!(code & 0xff, ffi::SQLITE_IOERR | ffi::SQLITE_NOMEM)
 }
 
+/// Say whether a statement that failed so leaves a transaction that SQLite lets neither write nor commit any more, though
+/// it is still open.
+///
+/// Damage that a statement meets inside a transaction forbids the connection every write until a whole ROLLBACK, and makes
+/// COMMIT fail; ROLLBACK TO does not lift it. A read that the system refuses with EIO counts as damage too
+/// (`SQLITE_IOERR_CORRUPTFS` becomes `SQLITE_CORRUPT`).
+pub fn dooms_transaction(code: i32) -> bool {
+    code & 0xff == ffi::SQLITE_CORRUPT
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,5 +107,11 @@ mod tests {
                 assert_eq!(remedy(code, point), Remedy::Report, "{code} {point:?}");
             }
         }
+    }
+
+    #[test]
+    fn only_damage_dooms_an_open_transaction() {
+        assert!(dooms_transaction(ffi::SQLITE_CORRUPT) && dooms_transaction(ffi::SQLITE_CORRUPT_VTAB));
+        assert!(!dooms_transaction(ffi::SQLITE_CONSTRAINT_UNIQUE) && !dooms_transaction(ffi::SQLITE_NOTADB));
     }
 }

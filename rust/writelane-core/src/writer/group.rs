@@ -596,14 +596,14 @@ fn run_member(engine: &mut Engine, member: &mut Member) -> Ran {
     {
         return Ran::Again;
     }
-    match engine.undo() {
-        Ok(()) => Ran::Failed(failure),
-        Err(_) => {
-            // Without its savepoint the job's changes can only be undone with all others.
-            let _ = engine.rollback();
-            Ran::TookAll(failure)
-        }
+    let doomed = matches!(&failure.error, Error::Sqlite(error) if retry::dooms_transaction(error.code));
+    if !doomed && engine.undo().is_ok() {
+        return Ran::Failed(failure);
     }
+    // Without its savepoint the job's changes can only be undone with all others; and a doomed transaction would fail
+    // the neighbours.
+    let _ = engine.rollback();
+    Ran::TookAll(failure)
 }
 
 fn run_work(engine: &mut Engine, work: &Work, effects: &mut Vec<Effect>) -> Result<(), Box<Failure>> {
