@@ -91,15 +91,60 @@ impl FileLock {
 /// Where the kernel's list cannot be read.
 pub fn on_file(path: &Path) -> io::Result<Vec<FileLock>> {
     let Ok(meta) = fs::metadata(path) else { return Ok(Vec::new()) };
-    let list = fs::read_to_string("/proc/locks")?;
     let mut devices = vec![(libc::major(meta.dev()), libc::minor(meta.dev()))];
     let needle = format!(":{} ", meta.ino());
-    let locks: Vec<FileLock> = list.lines().filter(|line| line.contains(&needle)).filter_map(FileLock::parse).collect();
+    let locks = look(&needle)?;
     if locks.iter().any(|lock| !devices.contains(&lock.device)) {
         // On btrfs and overlay the number in stat is not the one the kernel lists locks under; mountinfo has that one.
         devices.extend(device_of_mount(path));
     }
     Ok(locks.into_iter().filter(|lock| lock.inode == meta.ino() && devices.contains(&lock.device)).collect())
+}
+
+/// How often a list that came in pieces is read at most.
+const LOOKS_MAX: usize = 4;
+
+/// Return the locks whose line has `needle`.
+///
+/// The kernel gives at most a page of the list at a time and finds its place again by counting, so that locks that others
+/// take and drop meanwhile make it leave one out or tell one twice. A list in pieces is believed when it says twice the same.
+fn look(needle: &str) -> io::Result<Vec<FileLock>> {
+    let mut before = None;
+    for _ in 0..LOOKS_MAX {
+        let (list, pieces) = read_list(fs::File::open("/proc/locks")?)?;
+        let mut locks: Vec<FileLock> = Vec::new();
+        for lock in list.lines().filter(|line| line.contains(needle)).filter_map(FileLock::parse) {
+            if !locks.contains(&lock) {
+                locks.push(lock);
+            }
+        }
+        if pieces <= 1 || before.as_ref() == Some(&locks) {
+            return Ok(locks);
+        }
+        before = Some(locks);
+    }
+    Ok(before.unwrap_or_default())
+}
+
+/// Read a list of the kernel's, and say in how many pieces it came. Room for more than a page is offered each time: a
+/// smaller read has the kernel stop in the middle of its page.
+fn read_list(mut file: impl io::Read) -> io::Result<(String, usize)> {
+    const ROOM: usize = 64 << 10;
+    let (mut bytes, mut read, mut pieces) = (vec![0; ROOM], 0, 0);
+    loop {
+        match file.read(&mut bytes[read..]) {
+            Ok(0) => break,
+            Ok(count) => {
+                read += count;
+                pieces += 1;
+                bytes.resize(read + ROOM, 0);
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    bytes.truncate(read);
+    Ok((String::from_utf8_lossy(&bytes).into_owned(), pieces))
 }
 
 /// Return the device of the mount that holds `path`, as the kernel itself numbers it.
@@ -188,20 +233,84 @@ mod tests {
         assert_eq!(deepest_mount(table, "/srvother/app.db"), Some((254, 0)));
     }
 
-    #[test]
-    fn a_lock_of_this_process_is_found() {
+    fn lock_byte(file: &fs::File, byte: i64) {
         use std::os::fd::AsRawFd;
-        let path = std::env::temp_dir().join(format!("writelane-locks-{}", std::process::id()));
-        let file = fs::File::create(&path).unwrap();
         // SAFETY: plain old data, for which zeros are valid.
         let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-        (lock.l_type, lock.l_start, lock.l_len) = (libc::F_WRLCK as libc::c_short, 120, 1);
+        (lock.l_type, lock.l_start, lock.l_len) = (libc::F_WRLCK as libc::c_short, byte, 1);
         // SAFETY: the descriptor is open, the pointer valid for the call.
         assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw mut lock) }, 0);
-        let locks = on_file(&path).unwrap();
+    }
+
+    /// A file of its own, gone from its folder in the end.
+    fn scratch(name: &str) -> (std::path::PathBuf, fs::File) {
+        let path = std::env::temp_dir().join(format!("writelane-locks-{name}-{}", std::process::id()));
+        let file = fs::File::create(&path).unwrap();
+        (path, file)
+    }
+
+    #[test]
+    fn a_lock_of_this_process_is_found() {
+        let (path, file) = scratch("found");
+        lock_byte(&file, 120);
+        // Others come and go in the kernel's list, which can hide a lock from one look, not from all.
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        let locks = loop {
+            let locks = on_file(&path).unwrap();
+            if !locks.is_empty() || until <= std::time::Instant::now() {
+                break locks;
+            }
+        };
         fs::remove_file(&path).unwrap();
         assert_eq!(locks.len(), 1);
         assert_eq!(locks[0].owner, Owner::Process(std::process::id()));
         assert!(locks[0].holds(WAL_WRITE) && locks[0].exclusive);
+    }
+
+    #[test]
+    fn a_list_is_read_as_it_is_given_and_its_pieces_counted() {
+        struct Pieces<'a>(Vec<&'a [u8]>);
+        impl io::Read for Pieces<'_> {
+            fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+                let Some(piece) = self.0.pop() else { return Ok(0) };
+                to[..piece.len()].copy_from_slice(piece);
+                Ok(piece.len())
+            }
+        }
+        assert_eq!(read_list(Pieces(vec![b"one\n"])).unwrap(), ("one\n".to_owned(), 1));
+        let long = vec![b'x'; 60 << 10];
+        let (list, pieces) = read_list(Pieces(vec![b"end", &long, &long])).unwrap();
+        assert_eq!((list.len(), pieces), ((120 << 10) + 3, 3));
+    }
+
+    #[test]
+    fn locks_that_come_and_go_make_no_look_tell_one_twice() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        let (path, file) = scratch("twice");
+        lock_byte(&file, 120);
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    let (other, file) = scratch("other");
+                    (0..200).for_each(|byte| lock_byte(&file, byte * 2));
+                    drop(file);
+                    fs::remove_file(other).unwrap();
+                }
+            });
+            let mut found = 0;
+            for _ in 0..200 {
+                let locks = on_file(&path).unwrap();
+                if locks.len() > 1 {
+                    over.store(true, Ordering::Relaxed);
+                    panic!("one lock, told as {locks:?}");
+                }
+                found += locks.len();
+            }
+            over.store(true, Ordering::Relaxed);
+            println!("found in {found} looks of 200");
+            assert!(found > 0);
+        });
+        fs::remove_file(&path).unwrap();
     }
 }
