@@ -286,6 +286,7 @@ fn system_calls_and_memory_that_fail_lose_no_acknowledged_job() {
         ("a write with ENOSPC", WRITE, libc::ENOSPC),
         ("a write with EINTR", WRITE, libc::EINTR),
         ("a read with EIO", READ, libc::EIO),
+        ("a read with ETIMEDOUT", READ, libc::ETIMEDOUT),
         ("a change of size or a mapping with EIO", SIZE, libc::EIO),
         ("an allocation", MEMORY, libc::ENOMEM),
     ] {
