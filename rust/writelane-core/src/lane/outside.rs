@@ -57,7 +57,7 @@ pub fn look(path: &Path) -> View {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => (Vec::new(), None),
         Err(error) => (Vec::new(), Some(error.to_string())),
     };
-    let shared = shared_locks(&path);
+    let shared = locks::on_file(&holder::beside(&path, "-shm")).unwrap_or_default();
     let foreign = |is: &dyn Fn(&locks::FileLock) -> bool| {
         let mut pids: Vec<u32> = shared
             .iter()
@@ -81,19 +81,6 @@ pub fn look(path: &Path) -> View {
         checkpointing: shared.iter().any(|lock| lock.holds(locks::WAL_CHECKPOINT)),
         trouble,
     }
-}
-
-/// Read the locks on the shared memory, twice: the kernel's list comes in pieces, and a lock between two pieces is missed
-/// when others come and go meanwhile.
-fn shared_locks(path: &Path) -> Vec<locks::FileLock> {
-    let shared = holder::beside(path, "-shm");
-    let mut all = locks::on_file(&shared).unwrap_or_default();
-    for lock in locks::on_file(&shared).unwrap_or_default() {
-        if !all.contains(&lock) {
-            all.push(lock);
-        }
-    }
-    all
 }
 
 fn waiters(records: &[Record]) -> Vec<Waiter> {
