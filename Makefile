@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.tools
 
-.PHONY: build demo soak test lint bench bench-smoke rivals clean
+.PHONY: build demo soak test lint bench bench-smoke figures rivals clean
 .DEFAULT_GOAL := test
 
 # The tools, in an environment of the checkout's own.
@@ -48,10 +48,22 @@ rivals: build
 	$(BIN)/python -m pip install --quiet --group bench
 	cargo build --release --quiet --example limit
 
-# Every driver with every workload, by turns: the table with ratios, and the trials as JSON.
+# Every driver with every workload, by turns: the table with ratios and goals, the trials as JSON, the plots.
+# `make bench K=threads ROUNDS=5 SECONDS=4` runs those whose name has that (an expression of pytest's -k).
+K       ?=
+ROUNDS  ?= 3
+SECONDS ?= 2
+MEASURED := .benchmarks/bench.json
 bench: rivals
 	mkdir -p .benchmarks
-	$(BIN)/python -m pytest benches -q --benchmark-json=.benchmarks/bench.json --table=.benchmarks/bench.txt --benchmark-columns=mean
+	$(BIN)/python -m pytest benches -q -k "$(K)" --rounds=$(ROUNDS) --seconds=$(SECONDS) \
+	  --benchmark-json=$(MEASURED) --table=.benchmarks/bench.txt --benchmark-columns=mean
+	$(BIN)/python benches/plots.py $(MEASURED) .benchmarks/plots
+
+# What the documents show of the last run: their tables, and the plots.
+figures: rivals
+	$(BIN)/python benches/plots.py $(MEASURED) docs/plots
+	$(BIN)/python benches/figures.py $(MEASURED)
 
 # Every bench once, small and unmeasured, so that none rots.
 bench-smoke: rivals

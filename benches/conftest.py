@@ -5,6 +5,7 @@ Every trial is one benchmark, so that the trials of one workload can take turns:
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -15,6 +16,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import goals
 import table
 import trial
 from workloads import WORKLOADS, Workload
@@ -24,6 +26,8 @@ MEASURED = trial.Sizes(seconds=2.0, rows=300_000)
 SMOKE = trial.Sizes(seconds=0.05, rows=300)
 ROUNDS = 3
 
+#: What is no trial of a driver: the costs of telemetry and of the disk.
+EXTRAS = pytest.StashKey[dict[str, Any]]()
 CELLS = pytest.StashKey[dict[tuple[str, str], list[trial.Trial]]]()
 
 
@@ -37,6 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[CELLS] = {}
+    config.stash[EXTRAS] = {}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -77,8 +82,26 @@ def measure(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable
         path.unlink()
 
 
+@pytest.fixture
+def extras(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Return where a bench that is no trial of a driver puts what it has measured."""
+    return request.config.stash[EXTRAS]
+
+
+def _rows(config: pytest.Config) -> list[dict[str, Any]]:
+    rows = table.rows(config.stash[CELLS])
+    if telemetry := config.stash[EXTRAS].get("telemetry"):
+        rows.append({"workload": "telemetry-normal", "driver": "writelane", **telemetry})
+    return rows
+
+
 def pytest_benchmark_update_json(config: pytest.Config, benchmarks: list[Any], output_json: dict[str, Any]) -> None:
-    output_json["table"] = table.rows(config.stash[CELLS])
+    output_json["table"] = _rows(config)
+    output_json["goals"] = goals.results(output_json["table"])
+    output_json["disk"] = config.stash[EXTRAS].get("disk", {})
+    output_json["cores"] = len(os.sched_getaffinity(0))
+    output_json["rounds"] = config.getoption("--rounds")
+    output_json["seconds"] = config.getoption("--seconds")
     output_json["trials"] = [
         {"workload": name, "driver": driver, **asdict(each)}
         for (name, driver), trials in config.stash[CELLS].items()
@@ -87,8 +110,15 @@ def pytest_benchmark_update_json(config: pytest.Config, benchmarks: list[Any], o
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if config.stash[CELLS]:
-        written = table.text(table.rows(config.stash[CELLS]))
+    if config.stash[CELLS] or config.stash[EXTRAS]:
+        rows = _rows(config)
+        written = table.text([row for row in rows if row["workload"] in WORKLOADS])
+        if disk := config.stash[EXTRAS].get("disk"):
+            written += (
+                f"\n\na flush: appended {disk['appended'] * 1e6:.0f} us, overwritten {disk['overwritten'] * 1e6:.0f} us"
+            )
+        if not config.getoption("--smoke"):
+            written += "\n" + goals.text(goals.results(rows))
         terminalreporter.write_line(written)
         if config.getoption("--table"):
             Path(config.getoption("--table")).write_text(written.lstrip("\n") + "\n", encoding="utf-8")

@@ -46,6 +46,10 @@ class Driver:
         """Return the mean number of rows in a transaction."""
         return 1.0
 
+    def phases(self) -> dict[str, float]:
+        """Return the mean seconds of each phase of a write, where the driver tells."""
+        return {}
+
     def close(self) -> None:
         """Close what is not closed by its thread."""
 
@@ -80,17 +84,17 @@ class Peewee(Driver):
         super().__init__(path, durability)
         from playhouse.sqliteq import SqliteQueueDatabase
 
-        self._database = SqliteQueueDatabase(
+        self.database = SqliteQueueDatabase(
             path, autostart=True, timeout=TIMEOUT, pragmas={"journal_mode": "wal", "synchronous": durability}
         )
 
     def writer(self) -> Write:
-        execute = self._database.execute_sql
+        execute = self.database.execute_sql
         # Asking for the count waits for the answer.
         return lambda writer, body: execute(INSERT, (writer, body)).rowcount and None
 
     def stream(self, more: Callable[[], bool], body: str) -> int:
-        execute, waiting, done = self._database.execute_sql, [], 0
+        execute, waiting, done = self.database.execute_sql, [], 0
         while more():
             waiting.append(execute(INSERT, (0, body)))
             done += 1
@@ -104,7 +108,7 @@ class Peewee(Driver):
         return done
 
     def close(self) -> None:
-        self._database.stop()
+        self.database.stop()
 
 
 class Aiosqlite(Driver):
@@ -162,18 +166,18 @@ class Aiosqlite(Driver):
 class Writelane(Driver):
     """This library."""
 
-    def __init__(self, path: str, durability: str) -> None:
+    def __init__(self, path: str, durability: str, queue_size: int = 1024) -> None:
         super().__init__(path, durability)
         import writelane
 
-        self._database = writelane.open(path, durability=durability, deadline=TIMEOUT)
+        self.database = writelane.open(path, durability=durability, deadline=TIMEOUT, queue_size=queue_size)
 
     def writer(self) -> Write:
-        execute = self._database.execute
+        execute = self.database.execute
         return lambda writer, body: execute(INSERT, (writer, body)) and None
 
     def stream(self, more: Callable[[], bool], body: str) -> int:
-        submit, done, last = self._database.submit, 0, None
+        submit, done, last = self.database.submit, 0, None
         # The queue is bounded by itself; in order, so the last answer is the last of all.
         while more():
             last = submit(INSERT, (0, body))
@@ -183,11 +187,16 @@ class Writelane(Driver):
         return done
 
     def group(self) -> float:
-        groups = self._database.telemetry().groups
+        groups = self.database.telemetry().groups
         return float(groups["jobs"]) / max(1, groups["count"])
 
+    def phases(self) -> dict[str, float]:
+        told = next(each for each in self.database.telemetry().statements if each["sql"] == INSERT)
+        names = {"queue": "queue_wait", "lock": "lock_wait", "run": "run", "commit": "commit"}
+        return {name: told[key]["sum"] / max(1, told[key]["count"]) for name, key in names.items()}
+
     def close(self) -> None:
-        self._database.close()
+        self.database.close()
 
 
 DRIVERS: dict[str, type[Driver]] = {

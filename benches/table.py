@@ -9,7 +9,7 @@ from typing import Any
 from trial import Trial
 from workloads import WORKLOADS, Workload
 
-__all__ = ["rows", "text"]
+__all__ = ["cells", "heads", "rows", "text"]
 
 Cells = Mapping[tuple[str, str], Sequence[Trial]]
 #: Those that are no rivals.
@@ -24,6 +24,8 @@ def rows(cells: Cells) -> list[dict[str, Any]]:
         for measure in ("rate", "seconds", "p50", "p99", "p999", "longest", "fairness", "log", "group", "bytes"):
             row[measure] = statistics.median(getattr(trial, measure) for trial in trials)
         row["waits"] = all(trial.waits for trial in trials)
+        phases = [trial.phases for trial in trials if trial.phases]
+        row["phases"] = {part: statistics.median(each[part] for each in phases) for part in phases[0]} if phases else {}
         row["rates"] = [trial.rate for trial in trials]
         found.append(row)
     for row in found:
@@ -55,17 +57,18 @@ def text(found: Sequence[Mapping[str, Any]]) -> str:
     for name in dict.fromkeys(row["workload"] for row in found):
         workload = WORKLOADS[name]
         lines += ["", f"{name}: {workload.about}, durability {workload.durability}"]
-        heads = ["driver", *_heads(workload), "x sqlite3", "x best rival", "x limit"]
-        lines.append("".join(head.rjust(13) for head in heads))
+        titles = ["driver", *heads(workload), "x sqlite3", "x best rival", "x limit"]
+        lines.append("".join(title.rjust(13) for title in titles))
         for row in found:
             if row["workload"] == name:
-                cells = [row["driver"], *_cells(workload, row)]
-                cells += [_factor(row[ratio]) for ratio in ("to_sqlite3", "to_best_rival", "to_limit")]
-                lines.append("".join(cell.rjust(13) for cell in cells))
+                line = [row["driver"], *cells(workload, row)]
+                line += [_factor(row[ratio]) for ratio in ("to_sqlite3", "to_best_rival", "to_limit")]
+                lines.append("".join(cell.rjust(13) for cell in line))
     return "\n".join(lines)
 
 
-def _heads(workload: Workload) -> list[str]:
+def heads(workload: Workload) -> list[str]:
+    """Return what is told of each driver with a workload."""
     if workload.kind == "loop":
         return ["rows/s", "p50 ms", "p99 ms", "longest ms", "fairness", "log MB"]
     if workload.kind == "open":
@@ -75,18 +78,19 @@ def _heads(workload: Workload) -> list[str]:
     return ["rows/s", "log MB"] if workload.kind in ("stream", "many") else ["rows/s"]
 
 
-def _cells(workload: Workload, row: Mapping[str, Any]) -> list[str]:
+def cells(workload: Workload, row: Mapping[str, Any]) -> list[str]:
+    """Return that of one driver."""
     if workload.kind == "open":
         return [f"{row['seconds'] * 1e3:.2f}"]
     if workload.kind == "backlog":
         return [f"{row['bytes'] / 1e6:.0f}", "yes" if row["waits"] else "no"]
-    cells = [f"{row['rate']:,.0f}"]
+    found = [f"{row['rate']:,.0f}"]
     if workload.kind == "loop":
         shown = [row[measure] * 1e3 for measure in ("p50", "p99", "longest")]
-        cells += ["-"] * 4 if row["driver"] == "limit" else [f"{ms:.2f}" for ms in shown] + [f"{row['fairness']:.2f}"]
+        found += ["-"] * 4 if row["driver"] == "limit" else [f"{ms:.2f}" for ms in shown] + [f"{row['fairness']:.2f}"]
     if workload.kind != "fetch":
-        cells.append("-" if row["driver"] == "limit" else f"{row['log'] / 1e6:.1f}")
-    return cells
+        found.append("-" if row["driver"] == "limit" else f"{row['log'] / 1e6:.1f}")
+    return found
 
 
 def _factor(ratio: float | None) -> str:

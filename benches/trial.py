@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import importlib.util
 import os
 import select
 import sqlite3
@@ -11,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from workloads import BODY, Workload
 from writelane.stress.fleet import Child
 from writelane.stress.measures import quantile
 
-__all__ = ["Sizes", "Trial", "run"]
+__all__ = ["Sizes", "Trial", "missing", "run"]
 
 ROOT = Path(__file__).resolve().parent.parent
 WORKER = Path(__file__).resolve().parent / "worker.py"
@@ -28,6 +29,10 @@ LIMIT = ROOT / "target/release/examples/limit"
 HEADSTART_SECONDS = 0.05
 #: Seconds between two looks at the size of the log.
 LOOK_SECONDS = 0.02
+#: The slowest one in so many writes, of which the tail is made.
+TAIL = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000)
+#: The modules that drivers are of, where it is another one than theirs.
+MODULES = {"sqliteq": "playhouse"}
 WIDE_COLUMNS = 40
 #: The wide table has a tenth of the rows of the others.
 WIDE_SHARE = 10
@@ -57,11 +62,25 @@ class Trial:
     group: float
     bytes: int = 0
     waits: bool = False
+    counts: list[int] = field(default_factory=list)
+    """The writes of each writer."""
+    tail: list[tuple[int, float]] = field(default_factory=list)
+    """One in so many writes takes at least so long."""
+    phases: dict[str, float] = field(default_factory=dict)
+    """Where the time of a write goes, in the mean; only of writelane."""
 
     @property
     def rate(self) -> float:
         """Rows a second."""
         return self.rows / self.seconds
+
+
+def missing(driver: str) -> str:
+    """Return what has to be installed or built for a driver; nothing if all is there."""
+    if driver == "limit":
+        return "" if LIMIT.exists() else str(LIMIT.relative_to(ROOT))
+    module = MODULES.get(driver, driver)
+    return "" if importlib.util.find_spec(module) else module
 
 
 def run(workload: Workload, driver: str, sizes: Sizes, folder: Path, group: float) -> Trial:
@@ -132,7 +151,19 @@ def run(workload: Workload, driver: str, sizes: Sizes, folder: Path, group: floa
         group=sum(report["group"] for report in reports) / len(reports),
         bytes=max(report.get("bytes", 0) for report in reports),
         waits=all(report.get("waits", False) for report in reports),
+        counts=counts,
+        tail=[(many, quantile(times_taken, 1 - 1 / many)) for many in TAIL if many <= len(times_taken)],
+        phases=_phases(reports, times_taken),
     )
+
+
+def _phases(reports: list[dict[str, Any]], times: list[float]) -> dict[str, float]:
+    """Return the mean of each phase, and what is left of the whole: the call, the way to another thread and back."""
+    means = [report["phases"] for report in reports if report.get("phases")]
+    if not means or not times:
+        return {}
+    phases = {name: sum(mean[name] for mean in means) / len(means) for name in means[0]}
+    return {**phases, "call": max(0.0, sum(times) / len(times) - sum(phases.values()))}
 
 
 def _hear(child: Child) -> None:

@@ -17,7 +17,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from rivals import DRIVERS, INSERT, Aiosqlite, Driver
+from rivals import DRIVERS, INSERT, Aiosqlite, Driver, Peewee, Writelane
+
+#: Seconds between two looks at how much is queued.
+LOOK_SECONDS = 0.01
 
 
 def wait_for_begin() -> float:
@@ -74,7 +77,13 @@ def closed_loop(driver: Driver, order: dict[str, Any]) -> dict[str, Any]:
     with open(order["times"], "wb") as file:
         everything.tofile(file)
     counts = [len(took) for took in times]
-    return {"rows": sum(counts), "seconds": elapsed, "counts": counts, "group": driver.group()}
+    return {
+        "rows": sum(counts),
+        "seconds": elapsed,
+        "counts": counts,
+        "group": driver.group(),
+        "phases": driver.phases(),
+    }
 
 
 def stream(driver: Driver, order: dict[str, Any]) -> dict[str, Any]:
@@ -144,12 +153,12 @@ def many(order: dict[str, Any]) -> dict[str, Any]:
 
 def backlog(order: dict[str, Any]) -> dict[str, Any]:
     """Queue small jobs while somebody else holds the lock: how much memory does it take, and does the caller wait?"""
-    driver = DRIVERS[order["driver"]](order["database"], order["durability"])
     submit: Callable[[str, tuple[int, str]], Any]
     if order["driver"] == "writelane":
-        submit = driver._database.submit  # type: ignore[attr-defined]
+        # Room for all in number, so that the bytes are what bounds it.
+        submit = Writelane(order["database"], order["durability"], queue_size=order["rows"]).database.submit
     else:
-        submit = driver._database.execute_sql  # type: ignore[attr-defined]
+        submit = Peewee(order["database"], order["durability"]).database.execute_sql
     driver_ready = wait_for_begin()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     queued = [0]
@@ -161,12 +170,13 @@ def backlog(order: dict[str, Any]) -> dict[str, Any]:
 
     filler = threading.Thread(target=fill, daemon=True)
     filler.start()
-    # Until all is queued, or the queue has taken none for a while: then its caller waits.
-    seen, since = -1, time.monotonic()
-    while filler.is_alive() and time.monotonic() - since < order["seconds"]:
-        if queued[0] != seen:
-            seen, since = queued[0], time.monotonic()
-        time.sleep(0.01)
+    # Until all is queued, or the queue has taken none for a while: then its caller waits. Looks are counted and not
+    # seconds, since a collection of garbage among so many jobs stops both for a long time.
+    seen, looks = -1, 0
+    while filler.is_alive() and looks * LOOK_SECONDS < order["seconds"]:
+        looks = looks + 1 if queued[0] == seen else 0
+        seen = queued[0]
+        time.sleep(LOOK_SECONDS)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
     return {
         "rows": 0,

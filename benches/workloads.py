@@ -39,6 +39,11 @@ def _scale(processes: int) -> Workload:
     return Workload(f"processes-{processes}-full", "loop", ("sqlite3", "writelane"), "full", processes, about=about)
 
 
+def _threads(threads: int) -> Workload:
+    about = f"{threads} threads, each waits for its write"
+    return Workload(f"threads-{threads}-full", "loop", ("sqlite3", "writelane"), "full", threads=threads, about=about)
+
+
 ALL = [
     Workload("threads-16-full", "loop", WITH_LIMIT, "full", threads=16, about="16 threads, each waits for its write"),
     Workload("threads-16-normal", "loop", WITH_LIMIT, threads=16, about="16 threads, each waits for its write"),
@@ -50,7 +55,12 @@ ALL = [
     _scale(2),
     _scale(4),
     _scale(16),
+    _scale(32),
     _scale(64),
+    _threads(2),
+    _threads(4),
+    _threads(8),
+    _threads(32),
     Workload("fetch-rows", "fetch", DB_API, table="plain", about="DB-API, 300,000 rows of three numbers and a word"),
     Workload("fetch-wide", "fetch", DB_API, table="wide", about="DB-API, 30,000 rows of 40 columns"),
     Workload("fetch-text", "fetch", DB_API, table="texts", about="DB-API, 300,000 texts of 100 characters"),
