@@ -109,6 +109,7 @@ def pytest_benchmark_update_json(config: pytest.Config, benchmarks: list[Any], o
     ]
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if config.stash[CELLS] or config.stash[EXTRAS]:
         rows = _rows(config)
