@@ -83,6 +83,8 @@ def test_names_on_their_way_out_warn_as_they_do_there():
         lambda module, connection: connection.executescript("SELECT 1;\0"),
         lambda module, connection: connection.executescript(b""),
         lambda module, connection: connection.create_function("f", -100, int),
+        lambda module, connection: connection.create_aggregate("f", -100, int),
+        lambda module, connection: delattr(connection, "isolation_level"),
         lambda module, connection: connection.cursor(None),
         lambda module, connection: connection.set_trace_callback(),
         lambda module, connection: module.connect("/"),
@@ -137,3 +139,37 @@ def test_rows_iterate_slice_and_compare_as_they_do_there():
         return row.keys(), tuple(row), row["A"], row["b"], row[-1], row[::2], len(row), row == other, dict(row)
 
     assert look(writelane.dbapi) == look(sqlite3)
+
+
+@pytest.mark.parametrize("size", [0, -1, 2, 2**33, -(2**70), 1.5, None, "default"])
+def test_a_number_of_rows_means_what_it_means_there(size):
+    def outcome(module):
+        connection = module.connect(":memory:")
+        try:
+            cursor = connection.execute("SELECT 1 UNION SELECT 2 UNION SELECT 3")
+            return cursor.fetchmany() if size == "default" else cursor.fetchmany(size)
+        except Exception as error:
+            return type(error)
+        finally:
+            connection.close()
+
+    assert outcome(writelane.dbapi) == outcome(sqlite3)
+
+
+def test_what_a_collation_raises_is_raised_by_the_statement_that_met_it():
+    def compare(a, b):
+        raise ZeroDivisionError
+
+    for module in (sqlite3, writelane.dbapi):
+        connection = module.connect(":memory:")
+        connection.create_collation("c", compare)
+        with pytest.raises(ZeroDivisionError):
+            connection.execute("SELECT 'a' = 'b' COLLATE c")
+        connection.execute("CREATE TABLE t(x TEXT COLLATE c)")
+        connection.execute("INSERT INTO t VALUES ('a'), ('b')")
+        with pytest.raises(ZeroDivisionError):
+            connection.execute("UPDATE t SET x = 'd' WHERE x = 'e'")
+        # Nothing of the failed statement is left running.
+        connection.rollback()
+        assert connection.execute("SELECT 1").fetchall() == [(1,)]
+        connection.close()

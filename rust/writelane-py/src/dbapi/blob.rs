@@ -202,6 +202,9 @@ impl Blob {
             if range.slicelength == 0 {
                 return Ok(PyBytes::new(py, b"").into_any());
             }
+            if range.step < 0 {
+                return Err(PyValueError::new_err("Blob doesn't support slices with a negative step"));
+            }
             if range.step == 1 {
                 let bytes = self.read_at(py, range.start as usize, range.slicelength)?;
                 return Ok(PyBytes::new(py, &bytes).into_any());
@@ -231,6 +234,9 @@ impl Blob {
             }
             if range.slicelength == 0 {
                 return Ok(());
+            }
+            if range.step < 0 {
+                return Err(PyValueError::new_err("Blob doesn't support slices with a negative step"));
             }
             if range.step == 1 {
                 return self.write_at(py, range.start as usize, &bytes);

@@ -5,11 +5,21 @@ use super::tuple;
 use pyo3::exceptions::{PyMemoryError, PyOverflowError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyFloat, PyInt, PyString, PyTuple};
+use std::cell::RefCell;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use writelane_core::sqlite::{Action, Aggregate, Arguments, Cells, Context, Traced, ValueRef, ffi};
 
 static TRACEBACKS: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
+}
+
+/// Return what a collation raised in this thread's last call into SQLite, which has no way to be told of it.
+pub fn raised_by_collation() -> Option<PyErr> {
+    RAISED.with(|slot| slot.borrow_mut().take())
+}
 
 /// Have exceptions in functions called from SQL reported through `sys.unraisablehook`, or not.
 #[pyfunction]
@@ -56,8 +66,10 @@ fn report(py: Python<'_>, error: PyErr, callable: &Bound<'_, PyAny>) {
     }
     if super::minor(py) < 11 {
         error.print(py);
-    } else {
+    } else if super::minor(py) < 14 {
         error.write_unraisable(py, Some(callable));
+    } else {
+        tuple::write_unraisable(py, error, c"Exception ignored on sqlite3 callback %R", callable);
     }
 }
 
@@ -194,7 +206,12 @@ impl Aggregate for Instance {
 }
 
 /// Compare two texts.
+///
+/// Once it has raised, all are equal to the rest of the statement, which raises that in its turn.
 pub fn call_collation(collation: &Callable, a: &[u8], b: &[u8]) -> i32 {
+    if RAISED.with(|slot| slot.borrow().is_some()) {
+        return 0;
+    }
     Python::attach(|py| {
         let collation = collation.get(py);
         let compared = (|| {
@@ -209,8 +226,8 @@ pub fn call_collation(collation: &Callable, a: &[u8], b: &[u8]) -> i32 {
                 0
             })
         })();
-        compared.unwrap_or_else(|error| {
-            report(py, error, &collation);
+        compared.unwrap_or_else(|error: PyErr| {
+            RAISED.with(|slot| *slot.borrow_mut() = Some(error));
             0
         })
     })

@@ -1,12 +1,13 @@
 //! The connection class.
 
 use super::arguments;
+use super::callback::raised_by_collation;
 use super::convert::TextFactory;
 use super::cursor::Cursor;
 use crate::errors;
 use crate::interpreter::detach;
 use pyo3::PyTraverseError;
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyAttributeError, PyTypeError, PyValueError};
 use pyo3::gc::PyVisit;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyString, PyTuple, PyType};
@@ -125,8 +126,21 @@ impl Connection {
         self.state().row_factory.as_ref().map(|factory| factory.clone_ref(py))
     }
 
-    /// Run `call` detached from the interpreter, and raise what went wrong.
+    /// Run `call` detached from the interpreter, and raise what went wrong, or what a collation raised meanwhile.
     pub fn run<T: Send>(
+        py: Python<'_>,
+        core: &Arc<Core>,
+        call: impl FnOnce(&Core) -> Result<T, Error> + Send,
+    ) -> PyResult<T> {
+        let result = Self::run_alone(py, core, call);
+        match raised_by_collation() {
+            Some(raised) if result.is_ok() => Err(raised),
+            _ => result,
+        }
+    }
+
+    /// As [`Connection::run`], but leave what a collation raised to be asked for.
+    pub fn run_alone<T: Send>(
         py: Python<'_>,
         core: &Arc<Core>,
         call: impl FnOnce(&Core) -> Result<T, Error> + Send,
@@ -246,7 +260,7 @@ impl FromPyObject<'_, '_> for Isolation {
 }
 
 /// An argument that was given, whatever it is, `None` too.
-struct Given(Option<Py<PyAny>>);
+pub struct Given(pub Option<Py<PyAny>>);
 
 impl FromPyObject<'_, '_> for Given {
     type Error = PyErr;
@@ -588,6 +602,26 @@ impl Connection {
         }
         self.state().autocommit = autocommit;
         Ok(())
+    }
+
+    #[deleter]
+    fn delete_isolation_level(&self) -> PyResult<()> {
+        Err(PyAttributeError::new_err("cannot delete attribute"))
+    }
+
+    #[deleter]
+    fn delete_autocommit(&self) -> PyResult<()> {
+        Err(PyAttributeError::new_err("cannot delete autocommit attribute"))
+    }
+
+    #[deleter]
+    fn delete_row_factory(&self) -> PyResult<()> {
+        Err(PyAttributeError::new_err("cannot delete row_factory attribute"))
+    }
+
+    #[deleter]
+    fn delete_text_factory(&self) -> PyResult<()> {
+        Err(PyAttributeError::new_err("cannot delete text_factory attribute"))
     }
 
     /// What makes a row of a cursor and a tuple; None: the tuple is the row. For cursors made from now on.

@@ -1,12 +1,13 @@
 //! The cursor class.
 
-use super::connection::{Connection, Settings, sql_bytes};
+use super::callback::raised_by_collation;
+use super::connection::{Connection, Given, Settings, sql_bytes};
 use super::convert::{self, Casts, TextFactory};
 use super::row::{Row, is_row_type};
 use crate::errors;
 use crate::interpreter::detach;
 use pyo3::PyTraverseError;
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyAttributeError, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::gc::PyVisit;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
@@ -19,6 +20,9 @@ use writelane_core::sqlite::Cells;
 pub const PARSE_DECLTYPES: i32 = 1;
 /// Converters are looked for by a name in brackets in the name of a column.
 pub const PARSE_COLNAMES: i32 = 2;
+
+/// The patch releases since which a number of rows is one: before, nothing and less asked for all there is.
+const ROWS_ARE_COUNTED: [(u8, u8); 2] = [(13, 8), (14, 1)];
 
 /// Rows fetched, or inserted, for each time the interpreter is let go.
 const BATCH_ROWS: usize = 256;
@@ -208,6 +212,12 @@ impl Cursor {
             drop(core);
             result
         });
+        if let Some(raised) = raised_by_collation()
+            && result.is_ok()
+        {
+            self.drop_rows(py);
+            return Err(raised);
+        }
         let fetched = match result {
             Ok(fetched) => fetched,
             Err(error) => {
@@ -301,7 +311,16 @@ impl Cursor {
         let py = running.py;
         let Settings { core, implicit, detect_types, .. } = &running.settings;
         let describe = if detect_types & PARSE_DECLTYPES == 0 { Describe::Names } else { Describe::Types };
-        let outcome = Connection::run(py, core, |core| core.execute(prepared, cells, *implicit, describe))?;
+        let outcome = Connection::run_alone(py, core, |core| core.execute(prepared, cells, *implicit, describe));
+        if let Some(raised) = raised_by_collation()
+            && let Ok(outcome) = &outcome
+        {
+            if let Some(rows) = outcome.rows {
+                detach(py, || core.drop_rows(rows));
+            }
+            return Err(raised);
+        }
+        let outcome = outcome?;
         {
             let mut state = self.state();
             state.core = Some(Arc::clone(core));
@@ -515,11 +534,14 @@ impl Cursor {
     }
 
     /// Return the next `size` rows, by default `arraysize`.
-    #[pyo3(signature = (size=None))]
-    fn fetchmany<'py>(slf: &Bound<'py, Self>, size: Option<i64>) -> PyResult<Bound<'py, PyList>> {
-        let size = size.unwrap_or_else(|| slf.get().state().arraysize);
-        // Zero and less ask for all there is, as they do in the standard module.
-        Self::fetch_list(slf, usize::try_from(size).ok().filter(|size| *size > 0))
+    #[pyo3(signature = (size=Given(None)), text_signature = "($self, size=1)")]
+    fn fetchmany<'py>(slf: &Bound<'py, Self>, size: Given) -> PyResult<Bound<'py, PyList>> {
+        let size = match size.0 {
+            Some(size) => row_count(size.bind(slf.py()))?,
+            None => slf.get().state().arraysize,
+        };
+        let all = size <= 0 && !super::has_patch(slf.py(), &ROWS_ARE_COUNTED);
+        Self::fetch_list(slf, if all { None } else { Some(usize::try_from(size).unwrap_or(0)) })
     }
 
     /// Return all the rows that are left.
@@ -607,8 +629,15 @@ impl Cursor {
     }
 
     #[setter]
-    fn set_arraysize(&self, size: i64) {
-        self.state().arraysize = size;
+    fn set_arraysize(&self, size: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.state().arraysize = row_count(size)?;
+        Ok(())
+    }
+
+    #[deleter]
+    fn delete_arraysize(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let kind = slf.get_type().fully_qualified_name()?;
+        Err(PyAttributeError::new_err(format!("attribute 'arraysize' of '{kind}' objects cannot be deleted")))
     }
 
     /// What makes a row of this cursor and a tuple; None: the tuple is the row.
@@ -622,6 +651,11 @@ impl Cursor {
         let factory = (!factory.is_none()).then(|| factory.clone().unbind());
         let former = std::mem::replace(&mut self.state().row_factory, factory);
         drop(former);
+    }
+
+    #[deleter]
+    fn delete_row_factory(&self) -> PyResult<()> {
+        Err(PyAttributeError::new_err("cannot delete row_factory attribute"))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -645,6 +679,24 @@ impl Cursor {
             (state.connection.take(), state.row_factory.take(), state.description.take(), state.casts.take())
         };
         drop(former);
+    }
+}
+
+/// Read a number of rows.
+fn row_count(size: &Bound<'_, PyAny>) -> PyResult<i64> {
+    let py = size.py();
+    if !super::has_patch(py, &ROWS_ARE_COUNTED) {
+        return Ok(size.extract::<i32>()?.into());
+    }
+    match size.extract::<i64>() {
+        Ok(size) if size < 0 => Err(PyValueError::new_err("value must be positive")),
+        Ok(size) if size > i64::from(u32::MAX) => {
+            Err(PyOverflowError::new_err("Python int too large to convert to C uint32_t"))
+        }
+        Err(error) if error.is_instance_of::<PyOverflowError>(py) && size.lt(0)? => {
+            Err(PyValueError::new_err("value must be positive"))
+        }
+        other => other,
     }
 }
 

@@ -12,8 +12,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use std::ffi::{CStr, CString};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Duration;
-use writelane_core::connection::Error;
+use writelane_core::connection::{Connection as Core, Error};
 use writelane_core::sqlite::ffi;
 
 fn name_of(name: &Bound<'_, PyString>) -> PyResult<CString> {
@@ -53,6 +54,7 @@ impl Connection {
         let [name, narg, func, deterministic] = taken.values;
         let (name, func) = (name_of(needed(&name)?.cast()?)?, Callable::new(needed(&func)?));
         let narg: i32 = needed(&narg)?.extract()?;
+        check_argument_count(py, &core, "narg", narg)?;
         let deterministic = deterministic.map_or(Ok(false), |value| value.is_truthy())?;
         detach(py, || {
             core.with(|handle| {
@@ -75,6 +77,7 @@ impl Connection {
         let [name, n_arg, class] = taken.values;
         let (name, class) = (name_of(needed(&name)?.cast()?)?, Callable::new(needed(&class)?));
         let n_arg: i32 = needed(&n_arg)?.extract()?;
+        check_argument_count(py, &core, "n_arg", n_arg)?;
         detach(py, || {
             core.with(|handle| {
                 Ok(handle
@@ -95,6 +98,7 @@ impl Connection {
     ) -> PyResult<()> {
         let py = name.py();
         let core = self.check(py)?.core;
+        check_argument_count(py, &core, "num_params", num_params)?;
         let (name, class) = (name_of(name)?, optional(aggregate_class));
         detach(py, || {
             core.with(|handle| {
@@ -387,6 +391,22 @@ fn check_switch(switch: i32) -> PyResult<()> {
         return Ok(());
     }
     Err(PyValueError::new_err(format!("unknown config 'op': {switch}")))
+}
+
+/// From 3.14 on a number of arguments that cannot be is the caller's error, told as such.
+fn check_argument_count(py: Python<'_>, core: &Arc<Core>, name: &str, count: i32) -> PyResult<()> {
+    if super::minor(py) < 14 {
+        return Ok(());
+    }
+    let limit =
+        Connection::run(py, core, |core| core.with(|handle| Ok(handle.limit(ffi::SQLITE_LIMIT_FUNCTION_ARG, -1))))?;
+    match limit {
+        Some(limit) if count < -1 || count > limit => {
+            let message = format!("'{name}' must be between -1 and {limit}, not {count}");
+            Err(errors::new(py, "ProgrammingError", &message))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn creation_error(py: Python<'_>, error: Error, message: &str) -> PyErr {

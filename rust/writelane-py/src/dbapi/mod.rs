@@ -16,9 +16,11 @@ pub use connection::Connection;
 
 use pyo3::prelude::*;
 use pyo3::types::PyType;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, Ordering};
 
 static MINOR: AtomicU8 = AtomicU8::new(0);
+/// The minor version in the upper byte, the patch in the lower.
+static PATCH: AtomicU16 = AtomicU16::new(0);
 
 /// Return the interpreter's minor version, 11 for Python 3.11: the interface follows that of its own module.
 pub fn minor(py: Python<'_>) -> u8 {
@@ -30,6 +32,23 @@ pub fn minor(py: Python<'_>) -> u8 {
         }
         minor => minor,
     }
+}
+
+/// Say whether the interpreter is one of those that have a change which came with a patch release: `since` has the first
+/// such patch of each minor version that got it late, the last of them being the first version that always had it.
+pub fn has_patch(py: Python<'_>, since: &[(u8, u8)]) -> bool {
+    let known = match PATCH.load(Ordering::Relaxed) {
+        0 => {
+            let version = py.version_info();
+            let known = u16::from_be_bytes([version.minor, version.patch]);
+            PATCH.store(known, Ordering::Relaxed);
+            known
+        }
+        known => known,
+    };
+    let [minor, patch] = known.to_be_bytes();
+    let is_later = since.last().is_some_and(|(last, _)| minor > *last);
+    is_later || since.iter().any(|(in_minor, from)| minor == *in_minor && patch >= *from)
 }
 
 /// Add the classes and functions to the native module.

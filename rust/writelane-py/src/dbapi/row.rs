@@ -76,6 +76,9 @@ impl Row {
         let Ok(wanted) = index.cast::<PyString>() else {
             return Err(PyIndexError::new_err("Index must be int or string"));
         };
+        if self.description.is_none() && super::minor(py) >= 14 {
+            return Err(PyIndexError::new_err(format!("No item with key {}", index.repr()?)));
+        }
         for (position, name) in self.names(py).enumerate() {
             let name = name?;
             if name.eq(wanted)? {

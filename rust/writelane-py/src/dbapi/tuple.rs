@@ -4,6 +4,7 @@ use pyo3::exceptions::PyMemoryError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
+use std::ffi::CStr;
 use std::os::raw::c_char;
 
 /// Make a tuple of `length` values, each made by `make` from its index.
@@ -96,4 +97,23 @@ pub fn index(value: &Bound<'_, PyAny>) -> PyResult<isize> {
         return Err(PyErr::fetch(value.py()));
     }
     Ok(index)
+}
+
+/// Report an exception through `sys.unraisablehook` with a message, in which `%R` stands for `object`.
+///
+/// The interpreter can be told a message from 3.13 on, so the function for it is looked for while running; an older one is
+/// told the object alone.
+pub fn write_unraisable(py: Python<'_>, error: PyErr, message: &CStr, object: &Bound<'_, PyAny>) {
+    type Format = unsafe extern "C" fn(*const c_char, ...);
+    // SAFETY: the name ends with a zero, and the search changes nothing.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"PyErr_FormatUnraisable".as_ptr()) };
+    if found.is_null() {
+        error.write_unraisable(py, Some(object));
+        return;
+    }
+    // SAFETY: that is the function's type in the C API, under the name it was found by.
+    let format = unsafe { std::mem::transmute::<*mut libc::c_void, Format>(found) };
+    error.restore(py);
+    // SAFETY: the thread is attached, an exception is set, and the message's one directive takes an object.
+    unsafe { format(message.as_ptr(), object.as_ptr()) };
 }
