@@ -284,7 +284,7 @@ impl Database {
         let until = deadline::until(called, self.wait(options));
         let job = Box::new(Job::new(work, self.durability(options), until, called));
         let (at_once, label) = (job.at_once, Arc::clone(job.work.label()));
-        let job = match shared.drive(job, at_once) {
+        let job = match shared.drive(job, interrupted) {
             Driven::Answered(answer) => return answer,
             Driven::NotNow(job) => job,
         };

@@ -646,9 +646,10 @@ fn waited(member: &Member, clock: &Clock, answered: Instant) -> Waited {
     Waited { queue, lock, run: member.run, commit }
 }
 
-/// Run a job as a transaction of its own, at once or not at all.
-pub(super) fn drive(shared: &Shared, engine: &mut Engine, job: Box<Job>) -> Driven {
-    let waiting = Instant::now();
+/// Run a job as a transaction of its own, at once or not at all, after its caller's own wait for its turn.
+pub(super) fn drive(shared: &Shared, engine: &mut Engine, job: Box<Job>, waiting: Waiting<'_>) -> Driven {
+    let waiting_since = waiting.since();
+    let mut blame = waiting.into_blame();
     let mut member = Member::new(job);
     if let Err(error) = engine.set_durability(member.job.durability).and_then(|()| engine.begin()) {
         return match retry::remedy(error.code, retry::Point::Begin) {
@@ -661,7 +662,9 @@ pub(super) fn drive(shared: &Shared, engine: &mut Engine, job: Box<Job>) -> Driv
             _ => Driven::NotNow(member.job),
         };
     }
-    let clock = Clock { waiting, begun: Instant::now() };
+    let clock = Clock { waiting: waiting_since, begun: Instant::now() };
+    blame.pass(clock.begun);
+    let held = blame.take();
     let result = run_work(engine, &member.job.work, &mut member.effects);
     member.ended = Instant::now();
     member.run = member.ended.saturating_duration_since(clock.begun);
@@ -675,7 +678,8 @@ pub(super) fn drive(shared: &Shared, engine: &mut Engine, job: Box<Job>) -> Driv
                 Ok(()) => {
                     let committed = Instant::now();
                     shared.note_group(1, committed.saturating_duration_since(member.ended));
-                    let account = Account { waited: waited(&member, &clock, committed), group: 1, ..account };
+                    let waited = waited(&member, &clock, committed);
+                    let account = Account { waited, group: 1, holder: held.main(), held, ..account };
                     let mut recorder = shared.telemetry.recorder();
                     recorder.group(1, committed.saturating_duration_since(clock.begun), member.job.work.label());
                     recorder.job(member.job.work.label(), &account, None);
@@ -700,6 +704,7 @@ pub(super) fn drive(shared: &Shared, engine: &mut Engine, job: Box<Job>) -> Driv
         }
     };
     failure.account.waited = waited(&member, &clock, Instant::now());
+    (failure.account.holder, failure.account.held) = (held.main(), held);
     shared.telemetry.record_one(member.job.work.label(), &failure.account, Some(&failure.error));
     Driven::Answered(Err(failure))
 }

@@ -9,8 +9,8 @@ mod waiting;
 
 use crate::checkpoint::Checkpointer;
 use crate::error::{Error, Phase};
-use crate::job::{Account, Answer, Job, Waited};
-use crate::lane::{Holder, Lane};
+use crate::job::{Account, Answer, Failure, Job, Waited};
+use crate::lane::{Holder, Lane, Turn};
 use crate::ownership::{Ownership, OwnershipError};
 use crate::policy::{backoff, group as group_policy, retry};
 use crate::process;
@@ -27,6 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
+use waiting::Waiting;
 
 /// What the writer thread and its callers share.
 pub struct Shared {
@@ -358,13 +359,14 @@ impl Shared {
         self.stop_at.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|at| at <= Instant::now())
     }
 
-    /// Run a job on the caller's own thread, if the writer is idle and nobody waits for the lock.
+    /// Run a job on the caller's own thread, if the writer is idle.
     ///
-    /// It saves a lone caller two changes of thread. It never waits: on any contention the job is given back.
-    pub(crate) fn drive(&self, job: Box<Job>, at_any_rate: bool) -> Driven {
+    /// It saves a lone caller two changes of thread, and the others in the lane the time of them: it waits for its turn
+    /// itself. It does not wait for SQLite's lock: whoever finds that busy, or is to be tried once, is given back.
+    pub(crate) fn drive(self: &Arc<Self>, job: Box<Job>, interrupted: &dyn Fn() -> bool) -> Driven {
         // A full log is the writer thread's to tend, so that no caller waits for it.
         let lone = group_policy::drive_yourself(self.usual_jobs()) && !self.checkpointer.is_full();
-        if !job.work.is_driven() || !(at_any_rate || lone) {
+        if !job.work.is_driven() || !(job.at_once || lone) {
             return Driven::NotNow(job);
         }
         let Some(mut engine) = self.home.try_take() else { return Driven::NotNow(job) };
@@ -373,17 +375,20 @@ impl Shared {
             self.home.give(engine);
             return Driven::NotNow(job);
         }
-        let turn = match &self.lane {
+        let waiting = Waiting::aside(self, Instant::now());
+        let turn = match self.lane.as_ref().map(|lane| self.enter_itself(lane, &job, &waiting, interrupted)) {
             None => None,
-            Some(lane) => match lane.try_enter(job.work.label()) {
-                Some(turn) => Some(turn),
-                None => {
-                    self.home.give(engine);
-                    return Driven::NotNow(job);
-                }
-            },
+            Some(Ok(Some(turn))) => Some(turn),
+            Some(Ok(None)) => {
+                self.home.give(engine);
+                return Driven::NotNow(job);
+            }
+            Some(Err(gave_up)) => {
+                self.home.give(engine);
+                return Driven::Answered(Err(self.gave_up(&job, gave_up, waiting)));
+            }
         };
-        let driven = match catch_unwind(AssertUnwindSafe(|| group::drive(self, &mut engine, job))) {
+        let driven = match catch_unwind(AssertUnwindSafe(|| group::drive(self, &mut engine, job, waiting))) {
             Ok(driven) => driven,
             Err(panic) => {
                 drop(engine);
@@ -404,6 +409,41 @@ impl Shared {
             self.queue.nudge_from_sleep();
         }
         driven
+    }
+
+    /// Take a turn for a caller who waits for it itself. `None`: the lane is not free, and the job is to be tried once.
+    fn enter_itself(
+        &self,
+        lane: &Arc<Lane>,
+        job: &Job,
+        waiting: &Waiting<'_>,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<Option<Turn>, GaveUp> {
+        if job.at_once {
+            return Ok(lane.try_enter(job.work.label()));
+        }
+        let interrupted = || {
+            waiting.look();
+            self.must_stop() || interrupted()
+        };
+        lane.enter(job.work.label(), &Patience { until: job.until, interrupted: &interrupted }).map(Some)
+    }
+
+    /// Answer for a caller whose own wait for its turn ended without one.
+    fn gave_up(&self, job: &Job, gave_up: GaveUp, waiting: Waiting<'_>) -> Box<Failure> {
+        let now = Instant::now();
+        let after = now.saturating_duration_since(job.called);
+        let held = waiting.into_blame().end(now);
+        let holder = self.holder().or_else(|| held.main());
+        let error = match gave_up {
+            GaveUp::TimedOut => Error::Timeout { phase: Phase::Lock, after, holder: holder.clone() },
+            GaveUp::Interrupted if self.must_stop() => Error::Closed,
+            GaveUp::Interrupted => return Box::new(Error::Interrupted.into()),
+        };
+        let waited = Waited { lock: after, ..Waited::default() };
+        let account = Account { waited, holder, held, ..Account::default() };
+        self.telemetry.record_one(job.work.label(), &account, Some(&error));
+        Box::new(Failure { error, statement: Some(Arc::clone(job.work.label())), position: None, account })
     }
 
     /// COMMIT, with waits where readers of a rollback-journal database are in the way. Rolls back what cannot commit.

@@ -30,6 +30,8 @@ pub(super) struct Waiting<'a> {
     shared: &'a Arc<Shared>,
     since: Instant,
     blame: RefCell<Blame>,
+    /// It is the wait of the writer, so of all that is queued.
+    of_writer: bool,
 }
 
 /// Waits shorter than this are not worth asking the kernel who holds the lock.
@@ -39,21 +41,38 @@ impl<'a> Waiting<'a> {
     /// Begin to wait, or go on: `blame` is what is known of the wait until now.
     pub(super) fn new(shared: &'a Arc<Shared>, since: Instant, blame: Blame) -> Self {
         shared.set_lock_wait(Some(LockWait { since, blame: blame.clone() }));
-        Self { shared, since, blame: RefCell::new(blame) }
+        Self { shared, since, blame: RefCell::new(blame), of_writer: true }
+    }
+
+    /// Begin the wait of a caller who has the engine itself: nobody else's.
+    pub(super) fn aside(shared: &'a Arc<Shared>, since: Instant) -> Self {
+        Self { shared, since, blame: RefCell::default(), of_writer: false }
     }
 
     /// Answer queued jobs that are too late, note who holds the lock, and say whether the wait must end.
     pub(super) fn keep_house(&self) -> bool {
+        self.look();
+        self.shared.refuse_late(Instant::now());
+        self.shared.must_stop()
+    }
+
+    /// Note who holds the lock, if the wait is long enough to ask.
+    pub(super) fn look(&self) {
         let now = Instant::now();
         if now.saturating_duration_since(self.since) >= ASK_AFTER
             && let Some(holder) = self.shared.look_for_holder(now)
         {
             let mut blame = self.blame.borrow_mut();
             blame.look(Instant::now(), holder);
-            self.shared.set_lock_wait(Some(LockWait { since: self.since, blame: blame.clone() }));
+            if self.of_writer {
+                self.shared.set_lock_wait(Some(LockWait { since: self.since, blame: blame.clone() }));
+            }
         }
-        self.shared.refuse_late(now);
-        self.shared.must_stop()
+    }
+
+    /// Return since when it waits.
+    pub(super) fn since(&self) -> Instant {
+        self.since
     }
 
     pub(super) fn into_blame(self) -> Blame {
@@ -63,6 +82,8 @@ impl<'a> Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.shared.set_lock_wait(None);
+        if self.of_writer {
+            self.shared.set_lock_wait(None);
+        }
     }
 }
