@@ -166,3 +166,72 @@ def test_a_wait_does_not_hold_the_interpreter(path, holder):
     waiting.join()
     connection.close()
     assert rows(path) == ["holder", "ours"]
+
+
+@pytest.fixture
+def pinned(path):
+    """A reader whose snapshot keeps the log from being cut; call it to let go."""
+    reader = writelane.dbapi.connect(path, isolation_level=None, check_same_thread=False)
+    reader.execute("BEGIN DEFERRED")
+    reader.execute("SELECT * FROM t").fetchall()
+    writer = writelane.dbapi.connect(path)
+    with writer:
+        writer.execute("INSERT INTO t VALUES ('in the log')")
+    writer.close()
+    yield lambda: reader.execute("COMMIT")
+    reader.close()
+
+
+@pytest.mark.parametrize("pragma", ["PRAGMA wal_checkpoint(TRUNCATE)", "pragma main.wal_checkpoint = 'truncate'"])
+def test_a_checkpoint_that_waits_for_a_reader_lets_others_write(path, pinned, pragma):
+    answers = []
+
+    def checkpoint():
+        connection = writelane.dbapi.connect(path, timeout=120)
+        answers.append(connection.execute(pragma).fetchall())
+        connection.close()
+
+    thread = threading.Thread(target=checkpoint)
+    thread.start()
+    writer = writelane.dbapi.connect(path, timeout=60)
+    for number in range(50):
+        with writer:
+            writer.execute("INSERT INTO t VALUES (?)", (number,))
+    assert answers == []
+    pinned()
+    thread.join()
+    writer.close()
+    assert answers == [[(0, 0, 0)]]
+    assert os.path.getsize(path + "-wal") == 0
+
+
+def test_a_checkpoint_whose_time_is_up_answers_busy_as_there(path, pinned):
+    connection = writelane.dbapi.connect(path, timeout=0.05)
+    standard = sqlite3.connect(path, timeout=0.05)
+    for mode in ("PASSIVE", "FULL", "RESTART", "TRUNCATE"):
+        sql = f"PRAGMA wal_checkpoint({mode})"
+        assert connection.execute(sql).fetchall() == standard.execute(sql).fetchall()
+    connection.execute("INSERT INTO t VALUES ('after')")
+    connection.commit()
+    connection.execute("BEGIN")
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    standard.close()
+
+
+def test_interrupt_ends_a_checkpoint_that_waits(path, pinned):
+    connection = writelane.dbapi.connect(path, timeout=120, check_same_thread=False)
+    ended = threading.Event()
+
+    def interrupt():
+        while not ended.wait(0.01):
+            connection.interrupt()
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(sqlite3.OperationalError, match="interrupted"):
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    ended.set()
+    thread.join()
+    connection.close()

@@ -80,6 +80,7 @@ pub fn from_core(py: Python<'_>, error: &Error) -> PyErr {
         Error::SeveralStatements | Error::ParameterCount { .. } | Error::NotForMany(_) | Error::Closed => {
             new(py, "ProgrammingError", &error.to_string())
         }
+        Error::UnsafeFilesystem(_) => coded("UnsafeFilesystem", ffi::SQLITE_CANTOPEN),
         Error::Inherited => new(py, "ForkError", &error.to_string()),
     }
 }

@@ -40,6 +40,8 @@ pub enum Error {
     },
     /// The statement cannot be run with many rows of parameters, since it changes nothing or returns rows.
     NotForMany(NotForMany),
+    /// The filesystem cannot be trusted with a database; the text says why, and the ways out.
+    UnsafeFilesystem(Box<str>),
     /// The connection is closed.
     Closed,
     /// The connection was inherited through a fork.
@@ -103,6 +105,7 @@ impl fmt::Display for Error {
             Error::NotForMany(NotForMany::ReturnsRows) => {
                 f.write_str("executemany() cannot run a statement that returns rows")
             }
+            Error::UnsafeFilesystem(text) => f.write_str(text),
             Error::Closed => f.write_str("Cannot operate on a closed database."),
             Error::Inherited => {
                 f.write_str("the connection was opened before the fork; a child process must open its own")

@@ -21,6 +21,8 @@ pub enum Kind {
     JournalMode,
     /// PRAGMA busy_timeout.
     BusyTimeout,
+    /// PRAGMA wal_checkpoint in a mode that waits for others.
+    Checkpoint,
     /// Anything else.
     Other,
 }
@@ -61,6 +63,14 @@ pub fn kind(sql: &[u8]) -> Kind {
             Kind::JournalMode
         } else if is(name, b"busy_timeout") {
             Kind::BusyTimeout
+        } else if is(name, b"wal_checkpoint") {
+            words.skip_punctuation();
+            let mode = words.next();
+            if [&b"FULL"[..], b"RESTART", b"TRUNCATE"].iter().any(|name| is(mode, name)) {
+                Kind::Checkpoint
+            } else {
+                Kind::Other
+            }
         } else {
             Kind::Other
         }
@@ -108,6 +118,15 @@ impl<'a> Words<'a> {
         (!word.is_empty()).then_some(word)
     }
 
+    /// Skip what stands between a PRAGMA and its value, and the quotes the value may be in.
+    fn skip_punctuation(&mut self) {
+        self.skip_blank(false);
+        while let [b'=' | b'(' | b'\'' | b'"' | b'`' | b'[', rest @ ..] = self.rest {
+            self.rest = rest;
+            self.skip_blank(false);
+        }
+    }
+
     fn skip_dot(&mut self) -> bool {
         self.skip_blank(false);
         match self.rest {
@@ -146,6 +165,11 @@ mod tests {
             ("RELEASE a", Kind::Savepoint),
             ("PRAGMA main . journal_mode = WAL", Kind::JournalMode),
             ("pragma busy_timeout(5)", Kind::BusyTimeout),
+            ("PRAGMA wal_checkpoint(TRUNCATE)", Kind::Checkpoint),
+            ("pragma main.wal_checkpoint = 'full'", Kind::Checkpoint),
+            ("PRAGMA wal_checkpoint(restart)", Kind::Checkpoint),
+            ("PRAGMA wal_checkpoint", Kind::Other),
+            ("PRAGMA wal_checkpoint(PASSIVE)", Kind::Other),
             ("pragma user_version", Kind::Other),
             ("", Kind::Other),
             ("/* open", Kind::Other),

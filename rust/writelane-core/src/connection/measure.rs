@@ -138,6 +138,7 @@ fn error_name(error: &Error) -> &'static str {
         Error::TransactionLost(_) => code_name(ffi::SQLITE_ABORT_ROLLBACK),
         Error::TooLong => code_name(ffi::SQLITE_TOOBIG),
         Error::SeveralStatements | Error::ParameterCount { .. } | Error::NotForMany(_) => code_name(ffi::SQLITE_MISUSE),
+        Error::UnsafeFilesystem(_) => "UNSAFE_FILESYSTEM",
         Error::Closed => "CLOSED",
         Error::Inherited => "FORKED",
     }

@@ -13,6 +13,7 @@ mod kind;
 mod lock;
 mod lock_waits;
 mod measure;
+mod place;
 mod policy;
 mod run;
 mod transaction;
@@ -36,6 +37,7 @@ use measure::{Course, Meter};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::CStr;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
@@ -52,6 +54,8 @@ pub struct Options {
     pub cached_statements: usize,
     /// How long a transaction may be left alone before it is rolled back for the sake of others; `None`: for ever.
     pub idle_rollback: Option<Duration>,
+    /// Whether any filesystem is taken for one that can be trusted.
+    pub trust_filesystem: bool,
     /// Asked during a wait, at least every 50 ms: `true` ends it with [`Error::Signalled`].
     pub signalled: fn() -> bool,
 }
@@ -73,6 +77,8 @@ pub struct Connection {
     watched: AtomicBool,
     /// `None`: in memory or temporary.
     meter: Option<Meter>,
+    /// Whether the filesystem is only taken for local.
+    warned: bool,
     in_transaction: AtomicBool,
     total_changes: AtomicI64,
     next_cursor: AtomicU64,
@@ -127,9 +133,10 @@ impl Connection {
     /// Open a database: a file name, `:memory:`, `""`, or with `SQLITE_OPEN_URI` in `flags` a URI.
     ///
     /// # Errors
-    /// What SQLite says.
+    /// [`Error::UnsafeFilesystem`], and what SQLite says.
     pub fn open(name: &[u8], flags: OpenFlags, vfs: Option<&CStr>, options: Options) -> Result<Arc<Self>, Error> {
         crate::vfs::install()?;
+        let warned = if options.trust_filesystem { false } else { place::judge(name, flags)? };
         let handle = Handle::open_name(name, flags, vfs)?;
         let file = handle.main_file();
         let meter = file.as_deref().map(Meter::new);
@@ -164,6 +171,7 @@ impl Connection {
             checkpointer,
             counts: lock_waits::counts(),
             meter,
+            warned,
             in_transaction: AtomicBool::new(false),
             total_changes: AtomicI64::new(0),
             next_cursor: AtomicU64::new(1),
@@ -197,6 +205,14 @@ impl Connection {
             return handle.total_changes();
         }
         self.total_changes.load(Ordering::Relaxed)
+    }
+
+    /// Return the file on a filesystem that is only taken for local, for a warning to be given.
+    pub fn file_to_warn_of(&self) -> Option<PathBuf> {
+        if !self.warned || self.is_inherited() {
+            return None;
+        }
+        self.state.lock().handle.borrow().as_ref().and_then(|handle| handle.main_file())
     }
 
     /// End the statement and the wait that are going on. Never blocks; for any thread.

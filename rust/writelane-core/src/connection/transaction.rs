@@ -158,7 +158,17 @@ impl Connection {
         let mut drained = false;
         loop {
             let autocommit = handle.autocommit();
-            let error = match statement.step() {
+            let stepped =
+                if kind == Kind::Checkpoint { self.checkpoint(state, handle, statement) } else { statement.step() };
+            let error = match stepped {
+                Ok(Step::Row) if kind == Kind::Checkpoint && is_busy(statement) => {
+                    if self.pause_checkpoint(handle, sql, attempt)? {
+                        statement.reset();
+                        attempt += 1;
+                        continue;
+                    }
+                    return Ok(Step::Row);
+                }
                 Ok(step) => {
                     self.waits.holding(sql);
                     return Ok(step);
@@ -193,6 +203,34 @@ impl Connection {
                 Decision::Stale => return Err(Error::StaleSnapshot(error)),
                 Decision::Fail => return Err(self.gave_up(error)),
             }
+        }
+    }
+
+    /// Try a checkpoint once, which asks nobody how long to wait: the busy handler would be asked with the write lock held,
+    /// so that the others waited as long as the readers do.
+    fn checkpoint(&self, state: &State, handle: &Arc<Handle>, statement: &Statement) -> Result<Step, SqliteError> {
+        let ours = state.busy.take();
+        drop(ours);
+        let stepped = statement.step();
+        if state.handle.borrow().is_some() {
+            *state.busy.borrow_mut() = Some(install_busy(handle, &self.waits));
+        }
+        stepped
+    }
+
+    /// Let others write while readers are in the way of a checkpoint; `false`: its time is over, and it says busy.
+    fn pause_checkpoint(&self, handle: &Arc<Handle>, sql: &str, attempt: u32) -> Result<bool, Error> {
+        self.waits.give_up_turn();
+        let busy = || SqliteError::from_code(ffi::SQLITE_BUSY);
+        match self.waits.pause(attempt) {
+            Ok(()) => {}
+            Err(Ended::TimedOut) => return Ok(false),
+            Err(ended) => return Err(self.ended(ended, busy())),
+        }
+        match self.take_turn(handle, sql) {
+            Ok(()) => Ok(true),
+            Err(Error::TimedOut { .. }) => Ok(false),
+            Err(error) => Err(error),
         }
     }
 
@@ -262,4 +300,9 @@ impl Connection {
         *state.busy.borrow_mut() = Some(install_busy(handle, &self.waits));
         Ok(prepared?)
     }
+}
+
+/// Say whether the row that a checkpoint gave says that somebody was in its way.
+fn is_busy(statement: &Statement) -> bool {
+    matches!(statement.column(0), ValueRef::Integer(busy) if busy != 0)
 }

@@ -1,17 +1,15 @@
 //! How one call on a connection waits for a lock, and what ends its wait.
 
 use crate::lane::{Holder, Lane, Turn};
+use crate::policy::backoff;
 use crate::policy::deadline::LONGEST;
 use crate::telemetry::{Blame, Held};
 use crate::wait::{GaveUp, Patience};
+use crate::writer::engine::random_bits;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-
-/// Back-off between tries for a lock nobody can be waited for in the kernel: at most 25 ms, so that it is never
-/// the oldest waiter that looks least often.
-const BACK_OFF_MS: [u64; 7] = [1, 2, 5, 10, 15, 20, 25];
 
 /// A wait for the write lock that returns sooner than this did not wait; it is backed off like any other.
 const NO_WAIT: Duration = Duration::from_micros(200);
@@ -210,6 +208,12 @@ impl Waits {
         result.is_ok()
     }
 
+    /// Pause after try number `attempt` (from 0) for something that is no lock of SQLite's to wait for.
+    pub fn pause(&self, attempt: u32) -> Result<(), Ended> {
+        self.call().attempts += 1;
+        self.patiently(|patience| back_off(patience, attempt))
+    }
+
     fn patiently<T>(&self, wait: impl FnOnce(&Patience<'_>) -> Result<T, GaveUp>) -> Result<T, Ended> {
         let began = Instant::now();
         let (until, seen) = {
@@ -269,8 +273,7 @@ fn beside(database: &Path, ending: &str) -> PathBuf {
 
 fn back_off(patience: &Patience<'_>, attempt: u32) -> Result<(), GaveUp> {
     let slice = patience.next_slice()?;
-    let step = BACK_OFF_MS[(attempt as usize).min(BACK_OFF_MS.len() - 1)];
-    std::thread::sleep(slice.min(Duration::from_millis(step)));
+    std::thread::sleep(backoff::sleep(attempt, random_bits() as u32).min(slice));
     Ok(())
 }
 

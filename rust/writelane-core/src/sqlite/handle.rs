@@ -137,6 +137,9 @@ impl Handle {
         }
         // SAFETY: `db` is open and ours.
         unsafe { ffi::sqlite3_extended_result_codes(db, 1) };
+        // This SQLite is built so that a new connection may load extensions; nobody has allowed it yet.
+        // SAFETY: as above.
+        unsafe { ffi::sqlite3_enable_load_extension(db, 0) };
         let handle = Arc::new(Self {
             db,
             alive: Arc::new(Mutex::new(true)),

@@ -295,6 +295,13 @@ fn truth(value: &Option<Bound<'_, PyAny>>, default: bool) -> PyResult<bool> {
     value.as_ref().map_or(Ok(default), |value| value.is_truthy())
 }
 
+/// Say whether the environment chooses a journal for the whole process that may be used on any filesystem, as it does
+/// for `writelane.open`. A rollback journal also needs an owner there, which a connection cannot be.
+fn trusts_filesystems() -> bool {
+    std::env::var_os("WRITELANE_JOURNAL")
+        .is_some_and(|journal| !["", "auto", "delete"].iter().any(|known| journal == *known))
+}
+
 /// Read a time-out in seconds: below nothing is nothing, beyond all bounds is without end.
 fn timeout(seconds: f64) -> Duration {
     if seconds.is_nan() || seconds <= 0.0 {
@@ -377,6 +384,7 @@ impl Connection {
             timeout: self::timeout(timeout),
             begin_immediate,
             cached_statements: usize::try_from(cached_statements).unwrap_or(0),
+            trust_filesystem: trusts_filesystems(),
             signalled: crate::interpreter::signalled,
         };
         let mut flags = ffi::SQLITE_OPEN_READWRITE
@@ -395,6 +403,9 @@ impl Connection {
         detach(py, || drop(former));
         let core = detach(py, || Core::open(name, OpenFlags(flags), None, options))
             .map_err(|error| errors::from_core(py, &error))?;
+        if let Some(path) = detach(py, || core.file_to_warn_of()) {
+            py.import("writelane.surroundings")?.call_method1("announce_filesystem", (path,))?;
+        }
         let former_factories = {
             let mut state = this.state();
             state.core = Some(Arc::clone(&core));
