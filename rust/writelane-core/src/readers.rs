@@ -114,20 +114,29 @@ impl Readers {
         let failed = |error: Error, account: Account| {
             Box::new(Failure { error, statement: Some(Arc::clone(&call.sql)), position: None, account })
         };
-        let mut reader = self.take(patience, called).map_err(|error| failed(error, Account::default()))?;
+        let mut reader = self.take(patience, called).map_err(|error| {
+            let waited = Waited { queue: called.elapsed(), ..Waited::default() };
+            failed(error, Account { waited, ..Account::default() })
+        })?;
         let taken = Instant::now();
         self.lock().since.push(taken);
         let mut retries = 0;
+        let mut lock = Duration::ZERO;
         let result = loop {
             let started = Instant::now();
             let result = apply(&mut reader, &self.settings).map_err(Error::from).and_then(|()| run(&mut reader, call));
-            let Err(Error::Sqlite(error)) = &result else { break result.map(|effect| (effect, started)) };
+            let Err(Error::Sqlite(error)) = &result else { break result };
             if retry::remedy(error.code, retry::Point::Read) == retry::Remedy::Report {
-                break result.map(|effect| (effect, started));
+                break result;
             }
-            match patience.next_slice() {
-                Ok(slice) => std::thread::sleep(backoff::sleep(retries, random_bits() as u32).min(slice)),
-                Err(gave_up) => break Err(gave_up_error(gave_up, called)),
+            let slice = patience.next_slice();
+            if let Ok(slice) = slice {
+                std::thread::sleep(backoff::sleep(retries, random_bits() as u32).min(slice));
+            }
+            // Only an attempt that found a lock in its way is a wait for it.
+            lock += started.elapsed();
+            if let Err(gave_up) = slice {
+                break Err(gave_up_error(gave_up, called));
             }
             retries += 1;
         };
@@ -138,16 +147,11 @@ impl Readers {
             }
         }
         self.give(reader);
-        let ended = Instant::now();
         let queue = taken.saturating_duration_since(called);
-        let (lock, run) = match &result {
-            Ok((_, started)) => (started.saturating_duration_since(taken), ended.saturating_duration_since(*started)),
-            Err(_) => (ended.saturating_duration_since(taken), std::time::Duration::ZERO),
-        };
-        let account =
-            Account { waited: Waited { queue, lock, run, ..Waited::default() }, retries, ..Account::default() };
+        let waited = Waited { queue, lock, run: taken.elapsed().saturating_sub(lock), ..Waited::default() };
+        let account = Account { waited, retries, ..Account::default() };
         match result {
-            Ok((effect, _)) => Ok((effect, account)),
+            Ok(effect) => Ok((effect, account)),
             Err(error) => Err(failed(error, account)),
         }
     }
@@ -236,4 +240,66 @@ fn run(reader: &mut Reader, call: &Call) -> Result<Effect, Error> {
     // Reset at once, whatever happened: a statement left running would pin its snapshot.
     reader.cache.give_back(call.sql.as_bytes(), statement);
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::Parameters;
+    use std::cell::Cell;
+
+    struct Folder(PathBuf);
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn readers(journal: &str) -> (Folder, Arc<Handle>, Readers) {
+        let folder = std::env::temp_dir().join(format!("writelane-readers-{journal}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let (path, folder) = (folder.join("app.db"), Folder(folder));
+        let writer = Handle::open(&path, OpenFlags::WRITER).unwrap();
+        writer.execute_batch(&format!("PRAGMA journal_mode={journal}; CREATE TABLE t(x)")).unwrap();
+        (folder, writer, Readers::new(path, 1, Arc::default()))
+    }
+
+    fn call(sql: &str) -> Call {
+        Call { sql: sql.into(), parameters: Parameters::none() }
+    }
+
+    #[test]
+    fn a_read_that_fails_has_run_and_not_waited() {
+        let (_folder, _writer, readers) = readers("WAL");
+        let patience = Patience { until: None, interrupted: &|| false };
+        let failure = readers.read(&call("SELECT abs(-9223372036854775807 - 1)"), &patience).unwrap_err();
+        assert!(matches!(failure.error, Error::Sqlite(_)));
+        assert_eq!(failure.account.waited.lock, Duration::ZERO);
+        assert!(failure.account.waited.run > Duration::ZERO);
+    }
+
+    #[test]
+    fn a_read_that_gives_up_has_waited_for_the_lock_or_for_a_reader() {
+        let (_folder, writer, readers) = readers("DELETE");
+        writer.execute_batch("BEGIN EXCLUSIVE").unwrap();
+        let asked = Cell::new(0);
+        let interrupted = || {
+            asked.set(asked.get() + 1);
+            asked.get() > 3
+        };
+        let patience = Patience { until: None, interrupted: &interrupted };
+        let failure = readers.read(&call("SELECT x FROM t"), &patience).unwrap_err();
+        assert_eq!(failure.error, Error::Interrupted);
+        assert!(failure.account.retries > 0);
+        assert!(failure.account.waited.lock > Duration::ZERO);
+
+        let never = Patience { until: None, interrupted: &|| false };
+        let busy = readers.take(&never, Instant::now()).unwrap();
+        let at_once = Patience { until: None, interrupted: &|| true };
+        let failure = readers.read(&call("SELECT x FROM t"), &at_once).unwrap_err();
+        assert!(failure.account.waited.queue > Duration::ZERO);
+        assert_eq!(failure.account.waited.lock, Duration::ZERO);
+        readers.give(busy);
+    }
 }
