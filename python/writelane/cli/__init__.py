@@ -24,6 +24,7 @@ __all__ = ["VERBS", "main"]
 VERBS: dict[str, str] = {
     "backup": "copy a database consistently while it is being written",
     "check": "check a database: integrity, indexes against tables, foreign keys",
+    "checkpoint": "copy the write-ahead log into the database now, and say how far that came",
     "doctor": "say what is the matter with a database and what surrounds it",
     "jobs": "list the jobs scheduled on a database: last run, result, next run",
     "prune": "delete old rows in small chunks, in the gaps between other work",
