@@ -35,7 +35,9 @@ def report() -> str:
         if entry["errors"]:
             line += "; failed: " + ", ".join(f"{name} {number}" for name, number in entry["errors"].items())
         for holder in entry["held_by"][:3]:
-            line += f"\n      behind process {holder['pid']} ({holder['command']}), {holder['seconds']:.3f} s"
+            pid, who = holder["pid"], holder["command"] or "somebody unknown"
+            who = who if pid is None else f"process {pid} ({who})"
+            line += f"\n      behind {who}, {holder['seconds']:.3f} s"
             if holder["statement"]:
                 line += f", with {holder['statement']}"
         lines.append(line)

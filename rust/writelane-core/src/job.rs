@@ -207,6 +207,14 @@ pub struct Account {
     pub held: Held,
 }
 
+impl Account {
+    /// Split the wait for the lock by who held it. The shares add up to it.
+    pub fn held_by(&self) -> impl Iterator<Item = (&Holder, Duration)> {
+        // Who was only looked for when the time was up is named all the same.
+        self.held.split(self.waited.lock, self.holder.as_ref())
+    }
+}
+
 /// What a successful job gave: the effect of each of its statements (one for [`Work::Many`]).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {

@@ -100,8 +100,22 @@ impl Held {
         main(self.0.as_deref().unwrap_or_default())
     }
 
-    /// Split a wait that ended with this history: the job may have come after its beginning.
-    pub fn split(&self, wait: Duration) -> impl Iterator<Item = (&Holder, Duration)> {
+    /// Split a wait that ended with this history: the job may have come after its beginning. The shares add up to the
+    /// wait. What nobody was seen to hold, because no look was made or the lock was changing hands, is put down to
+    /// nobody known; a wait of which there is no history, to `named`.
+    pub(crate) fn split<'a>(
+        &'a self,
+        wait: Duration,
+        named: Option<&'a Holder>,
+    ) -> impl Iterator<Item = (&'a Holder, Duration)> {
+        static UNKNOWN: Holder = Holder::Unknown;
+        let told: Duration = self.shares(wait).map(|(_, time)| time).sum();
+        let rest = wait.saturating_sub(told);
+        let whose = named.filter(|_| told.is_zero()).unwrap_or(&UNKNOWN);
+        self.shares(wait).chain((!rest.is_zero()).then_some((whose, rest)))
+    }
+
+    fn shares(&self, wait: Duration) -> impl Iterator<Item = (&Holder, Duration)> {
         let mut left = wait;
         self.0.as_deref().unwrap_or_default().iter().rev().filter_map(move |(holder, time)| {
             let share = left.min(*time);
@@ -134,8 +148,10 @@ mod tests {
         blame.pass(after(start, 115));
         assert_eq!(blame.main(), Some(process(1)));
         let held = blame.take();
-        let split: Vec<_> = held.split(Duration::from_secs(1)).map(|(holder, time)| (holder.clone(), time)).collect();
-        assert_eq!(split, [(process(2), Duration::from_millis(10)), (process(1), Duration::from_millis(100))]);
+        let split: Vec<_> =
+            held.split(Duration::from_secs(1), None).map(|(holder, time)| (holder.clone(), time)).collect();
+        let shares = [(process(2), 10), (process(1), 100), (Holder::Unknown, 890)];
+        assert_eq!(split, shares.map(|(holder, milliseconds)| (holder, Duration::from_millis(milliseconds))));
     }
 
     #[test]
@@ -146,7 +162,7 @@ mod tests {
         blame.look(after(start, 100), process(2));
         blame.pass(after(start, 150));
         let held = blame.take();
-        let split: Vec<_> = held.split(Duration::from_millis(60)).map(|(_, time)| time).collect();
+        let split: Vec<_> = held.split(Duration::from_millis(60), None).map(|(_, time)| time).collect();
         assert_eq!(split, [Duration::from_millis(50), Duration::from_millis(10)]);
     }
 

@@ -42,7 +42,7 @@ pub struct StatementStats {
     pub commit: PhaseStats,
     /// All phases together.
     pub latency: PhaseStats,
-    /// The lock waits whose holder was looked for, longest first.
+    /// The lock waits by who held the lock, longest first. They add up to the sum of `lock_wait`.
     pub held_by: Vec<(Holder, Duration)>,
     /// Best-effort jobs that came to nothing, by reason: `displaced` by newer ones, `coalesced`, `full`, or the name of
     /// the result code.
@@ -96,16 +96,8 @@ impl Entry {
         if let Some(error) = error {
             count(&mut self.errors, error);
         }
-        let mut told = false;
-        for (holder, time) in account.held.split(account.waited.lock) {
-            told = true;
+        for (holder, time) in account.held_by() {
             self.blame(holder, time);
-        }
-        // Who was only looked for when the time was up is named all the same.
-        if let (false, Some(holder)) = (told, &account.holder)
-            && !account.waited.lock.is_zero()
-        {
-            self.blame(holder, account.waited.lock);
         }
     }
 
@@ -231,6 +223,8 @@ pub fn error_name(error: &Error) -> &'static str {
 mod tests {
     use super::*;
     use crate::job::Waited;
+    use crate::telemetry::Blame;
+    use std::time::Instant;
 
     fn process(pid: u32) -> Holder {
         Holder::Process { pid, command: "agent".into(), statement: None, held: None, stopped: false }
@@ -250,6 +244,51 @@ mod tests {
         assert_eq!(seconds, 2 * u64::from(many));
         let unknown = stats.held_by.iter().find(|(holder, _)| *holder == Holder::Unknown);
         assert_eq!(unknown.map(|(_, time)| time.as_secs()), Some(40));
+    }
+
+    /// Numbers that look random and are the same each time.
+    fn numbers() -> impl FnMut(u64) -> u64 {
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        move |below| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        }
+    }
+
+    #[test]
+    fn whatever_was_seen_of_a_wait_the_shares_of_its_holders_add_up_to_it() {
+        let mut number = numbers();
+        let mut entry = Entry::default();
+        for _ in 0..2_000 {
+            let (mut blame, mut now) = (Blame::default(), Instant::now());
+            let start = now;
+            for _ in 0..number(100) {
+                now += Duration::from_nanos(number(50_000_000));
+                match number(5) {
+                    0 => blame.look(now, Holder::Nobody),
+                    1 => blame.look(now, Holder::Unknown),
+                    2 => blame.pass(now),
+                    _ => blame.look(now, process(number(60) as u32)),
+                }
+            }
+            let end = now + Duration::from_nanos(number(1_000_000));
+            let held = if number(2) == 0 { blame.end(end) } else { blame.take() };
+            // Before the first look, with it, or in the middle of what was seen.
+            let lock = match number(3) {
+                0 => end.duration_since(start) + Duration::from_nanos(number(5_000_000)),
+                1 => end.duration_since(start),
+                _ => end.duration_since(start) / (1 + number(9) as u32),
+            };
+            let holder = if number(2) == 0 { held.main() } else { Some(process(7)) };
+            let waited = Waited { lock, ..Waited::default() };
+            let account = Account { waited, holder, held, ..Account::default() };
+            assert_eq!(account.held_by().map(|(_, time)| time).sum::<Duration>(), lock);
+            entry.record(&account, None);
+        }
+        let stats = entry.stats(&"x".into());
+        assert!(stats.held_by.len() <= HOLDERS_MAX + 1);
+        let sum: Duration = stats.held_by.iter().map(|(_, time)| *time).sum();
+        assert!(sum.abs_diff(stats.lock_wait.sum) < Duration::from_micros(1), "{sum:?}, {:?}", stats.lock_wait.sum);
     }
 
     #[test]

@@ -95,7 +95,7 @@ fn described<'py>(py: Python<'py>, event: &Event) -> PyResult<Bound<'py, PyDict>
     let holder = event.account.holder.as_ref().map(|holder| errors::holder(py, holder)).transpose()?.flatten();
     described.set_item("holder", holder)?;
     let held_by = PyList::empty(py);
-    for (holder, time) in event.account.held.split(waited.lock) {
+    for (holder, time) in event.account.held_by() {
         held_by.append(super::snapshot::share(py, holder, time)?)?;
     }
     described.set_item("held_by", held_by)?;
