@@ -1,7 +1,6 @@
 //! Transactions that were left open: rolled back for the sake of others, where their connection allows it.
 
-use super::{Connection, Lost, Rows};
-use std::collections::BTreeMap;
+use super::{Connection, Lost};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -65,7 +64,7 @@ impl Connection {
             return None;
         }
         // What was read of the transaction is not given any more; the cursors find their rows gone.
-        let cursors: BTreeMap<u64, Rows> = state.cursors.take();
+        let cursors = state.cursors.take();
         drop(cursors);
         if handle.execute_batch("ROLLBACK").is_err() {
             return Some(now + limit);

@@ -6,6 +6,7 @@
 
 mod blob;
 mod copy;
+mod cursors;
 mod error;
 mod hook;
 mod idle;
@@ -32,6 +33,7 @@ use crate::sqlite::{
     Authorizer, Blob, BusyHandler, Cells, Handle, Interrupter, OpenFlags, Progress, Statement, StatementCache, Trace,
 };
 use crate::telemetry::Telemetry;
+use cursors::Cursors;
 use lock::{Held, ReentrantLock};
 use measure::{Course, Meter};
 use std::cell::RefCell;
@@ -91,7 +93,7 @@ struct State {
     cache: RefCell<StatementCache>,
     /// BEGIN, COMMIT and ROLLBACK of our own.
     control: RefCell<BTreeMap<&'static str, Statement>>,
-    cursors: RefCell<BTreeMap<u64, Rows>>,
+    cursors: RefCell<Cursors>,
     blobs: RefCell<BTreeMap<u64, Blob>>,
     hooks: RefCell<Hooks>,
     lost: RefCell<Option<Lost>>,
@@ -152,7 +154,7 @@ impl Connection {
             handle: RefCell::new(Some(Arc::clone(&handle))),
             cache: RefCell::new(StatementCache::new(options.cached_statements)),
             control: RefCell::new(BTreeMap::new()),
-            cursors: RefCell::new(BTreeMap::new()),
+            cursors: RefCell::new(Cursors::default()),
             blobs: RefCell::new(BTreeMap::new()),
             hooks: RefCell::new(Hooks::default()),
             lost: RefCell::new(None),

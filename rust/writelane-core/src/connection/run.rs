@@ -370,7 +370,7 @@ impl Connection {
     pub fn fetch(&self, number: u64, rows_max: usize, bytes_max: usize, out: &mut Cells) -> Result<Fetched, Error> {
         let (state, handle) = self.enter()?;
         self.waits.begin_read();
-        let Some(mut rows) = state.cursors.borrow_mut().remove(&number) else {
+        let Some(mut rows) = state.cursors.borrow_mut().take(number) else {
             // Rows that a transaction which was left alone took with it are not "no more rows".
             return match &*state.lost.borrow() {
                 Some(lost) if lost.idle => Err(Error::TransactionLost(lost.why.clone())),
@@ -380,11 +380,11 @@ impl Connection {
         let result = self.fetch_in(&state, &handle, &mut rows, rows_max, bytes_max, out);
         match &result {
             Ok(fetched) if fetched.more => {
-                if state.handle.borrow().is_some() {
-                    state.cursors.borrow_mut().insert(number, rows);
-                }
+                let homeless = state.cursors.borrow_mut().put_back(number, rows);
+                drop(homeless);
             }
             _ => {
+                state.cursors.borrow_mut().remove(number);
                 if let Some(statement) = rows.statement.take() {
                     state.keep(&rows.sql, statement);
                 }
@@ -431,7 +431,7 @@ impl Connection {
             return;
         }
         let state = self.state.lock();
-        if let Some(rows) = state.cursors.borrow_mut().get_mut(&number) {
+        if let Some(rows) = state.cursors.borrow_mut().get_mut(number) {
             rows.raw = columns.into();
         }
     }
@@ -442,7 +442,7 @@ impl Connection {
             return;
         }
         let state = self.state.lock();
-        let Some(mut rows) = state.cursors.borrow_mut().remove(&number) else { return };
+        let Some(mut rows) = state.cursors.borrow_mut().remove(number) else { return };
         if let Some(statement) = rows.statement.take() {
             state.keep(&rows.sql, statement);
         }
@@ -453,9 +453,9 @@ impl Connection {
 
     /// Read the rest of every half-read statement into memory, so that none stands in the way of a write.
     pub(super) fn drain(&self, state: &State) {
-        let numbers: Vec<u64> = state.cursors.borrow().keys().copied().collect();
+        let numbers = state.cursors.borrow().numbers();
         for number in numbers {
-            let Some(mut rows) = state.cursors.borrow_mut().remove(&number) else { continue };
+            let Some(mut rows) = state.cursors.borrow_mut().take(number) else { continue };
             rows.read_to_end();
             if let (true, Some(statement)) = (rows.changes_rows, &rows.statement) {
                 rows.changes = Some(statement.handle().changes());
@@ -463,7 +463,8 @@ impl Connection {
             if let Some(statement) = rows.statement.take() {
                 state.keep(&rows.sql, statement);
             }
-            state.cursors.borrow_mut().insert(number, rows);
+            let homeless = state.cursors.borrow_mut().put_back(number, rows);
+            drop(homeless);
         }
     }
 

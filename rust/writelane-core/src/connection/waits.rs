@@ -27,7 +27,13 @@ pub struct Waits {
     /// write lock of, and can be looked for without a statement, which the application would be told of.
     shared_memory: Option<PathBuf>,
     call: Mutex<Call>,
+    /// The interrupts there had been when a read began for which nothing has been noted since; another number: something
+    /// has. So the many fetches of one statement need not begin anew each.
+    fresh_at: AtomicU64,
 }
+
+/// A number of interrupts that is never reached.
+const NOT_FRESH: u64 = u64::MAX;
 
 #[derive(Default)]
 struct Call {
@@ -80,12 +86,14 @@ impl Waits {
             lane,
             shared_memory: database.map(|database| beside(database, "-shm")),
             call: Mutex::new(Call::default()),
+            fresh_at: AtomicU64::new(NOT_FRESH),
         };
         waits.set_timeout(timeout);
         waits
     }
 
     fn call(&self) -> MutexGuard<'_, Call> {
+        self.fresh_at.store(NOT_FRESH, Ordering::Relaxed);
         self.call.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -116,9 +124,16 @@ impl Waits {
 
     /// Begin a call that only reads, as [`Waits::begin`].
     pub fn begin_read(&self) {
+        let interrupts = self.interrupts.load(Ordering::SeqCst);
+        // One call at a time is between this and its end, with the connection's lock held.
+        if self.fresh_at.load(Ordering::Relaxed) == interrupts {
+            return;
+        }
         let mut call = self.call();
-        call.begin(self.interrupts.load(Ordering::SeqCst));
+        call.begin(interrupts);
         call.for_write_lock = false;
+        drop(call);
+        self.fresh_at.store(interrupts, Ordering::Relaxed);
     }
 
     /// Say whether the next waits are for the write lock, which the kernel can wait for where there is a log.

@@ -102,6 +102,17 @@ impl Connection {
         Ok(Settings { core, implicit, legacy, detect_types: state.detect_types })
     }
 
+    /// As [`Connection::check`], for a cursor that has the core already: return what becomes of text.
+    pub fn check_reader(&self, py: Python<'_>) -> PyResult<TextFactory> {
+        let state = self.state();
+        if state.initialized && state.core.is_some() && state.thread.is_none_or(|owner| owner == thread_ident()) {
+            return Ok(state.text_factory.duplicate(py));
+        }
+        drop(state);
+        self.check(py)?;
+        Ok(self.text_factory_now(py))
+    }
+
     /// Check the thread only: for what a closed connection still allows.
     pub fn check_thread(&self, py: Python<'_>) -> PyResult<()> {
         let thread = self.state().thread;

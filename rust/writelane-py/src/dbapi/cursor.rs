@@ -76,6 +76,15 @@ impl State {
     }
 }
 
+/// Marks a cursor as running while it lives.
+struct Mark<'a>(&'a Cursor);
+
+impl Drop for Mark<'_> {
+    fn drop(&mut self) {
+        self.0.running.store(false, Ordering::Release);
+    }
+}
+
 /// A call on a cursor; while it lives, others are refused.
 struct Running<'a, 'py> {
     cursor: &'a Cursor,
@@ -207,6 +216,17 @@ impl Cursor {
                 _ => return Ok(Fetched::default()),
             }
         };
+        self.fetch_from(py, core, number, rows_max, cells)
+    }
+
+    fn fetch_from(
+        &self,
+        py: Python<'_>,
+        core: Arc<Core>,
+        number: u64,
+        rows_max: usize,
+        cells: &mut Cells,
+    ) -> PyResult<Fetched> {
         let result = detach(py, || {
             let result = core.fetch(number, rows_max, BATCH_BYTES, cells);
             drop(core);
@@ -556,16 +576,32 @@ impl Cursor {
     fn __next__<'py>(slf: &Bound<'py, Self>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let py = slf.py();
         let this = slf.get();
-        let running = this.enter(py)?;
-        if this.state().rows.is_none() {
-            return Ok(None);
+        // What a row costs is paid for each of them, so everything is asked for at once.
+        let (connection, core, number, row_factory, casts) = {
+            let state = this.state();
+            let (true, false, Some(connection), Some(core), Some(number)) =
+                (state.initialized, state.closed, &state.connection, &state.core, state.rows)
+            else {
+                drop(state);
+                // Without rows, or with an error to raise.
+                return this.enter(py).map(|_| None);
+            };
+            let row_factory = state.row_factory.as_ref().map(|factory| factory.bind(py).clone());
+            (connection.clone_ref(py), Arc::clone(core), number, row_factory, state.casts.clone())
+        };
+        if this.running.swap(true, Ordering::Acquire) {
+            return Err(errors::new(py, "ProgrammingError", "Recursive use of cursors not allowed."));
         }
-        let maker = this.maker(&running)?;
-        let mut cells = std::mem::take(&mut *this.scratch.lock().unwrap_or_else(PoisonError::into_inner));
-        let fetched = this.fetch_cells(py, 1, &mut cells)?;
-        let row = if fetched.rows == 0 { None } else { Some(Self::make_row(slf, &maker, &cells, 0, fetched.columns)?) };
-        *this.scratch.lock().unwrap_or_else(PoisonError::into_inner) = cells;
-        Ok(row)
+        let _mark = Mark(this);
+        let text_factory = connection.get().check_reader(py)?;
+        let native_row = row_factory.as_ref().is_some_and(is_row_type);
+        let description = if native_row { this.description_tuple(py)?.map(|made| made.into_bound(py)) } else { None };
+        let maker = Maker { text_factory, casts, description, row_factory, native_row };
+        // Nobody but the running call is ever at it.
+        let mut cells = this.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        cells.clear();
+        let fetched = this.fetch_from(py, core, number, 1, &mut cells)?;
+        if fetched.rows == 0 { Ok(None) } else { Self::make_row(slf, &maker, &cells, 0, fetched.columns).map(Some) }
     }
 
     /// Close the cursor; its rows are dropped.
