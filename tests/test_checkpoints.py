@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import shutil
 import sqlite3
@@ -218,3 +220,58 @@ def test_our_own_readers_never_pin_the_log(path: Path, db: writelane.Database) -
     busy, log, copied = db.checkpoint()
     assert (busy, log) == (0, copied), "a result that is not looked at holds no snapshot"
     assert len(result.rows) == 1000
+
+
+def test_a_pinned_log_is_told_once_when_it_begins_and_once_when_it_ends(
+    path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "writelane")
+    file, told = tmp_path / "telemetry.jsonl", list[writelane.Notice]()
+
+    def write_until(condition: Callable[[], bool]) -> bool:
+        def wrote() -> bool:
+            db.execute("INSERT INTO t VALUES (randomblob(20000))")
+            return condition()
+
+        return until(wrote)
+
+    def records() -> list[logging.LogRecord]:
+        return [record for record in caplog.records if record.name == "writelane" and "log" in record.getMessage()]
+
+    # Waits are of no interest here, however long they are on a busy machine.
+    with writelane.open(path, telemetry=file, warn_after=600) as db:
+        db.execute("CREATE TABLE t(x)")
+        db.on_pinned(told.append)
+        before, reader = time.time(), Reader(path)
+        try:
+            assert write_until(lambda: bool(told))
+            # More checkpoints find the same reader, and say nothing.
+            count = db.telemetry().checkpoints["count"]
+            assert write_until(lambda: db.telemetry().checkpoints["count"] > count + 3)
+            assert [notice.kind for notice in told] == ["pinned"]
+            reader.end()
+            assert write_until(lambda: len(told) == 2 and len(records()) == 2)
+        finally:
+            reader.kill()
+    begun, ended = told
+    assert begun.kind == "pinned"
+    assert begun.pinned is not None
+    assert [who["pid"] for who in begun.pinned["readers"]] == [reader.process.pid]
+    assert begun.pinned["pages"] > 0
+    assert before <= begun.pinned["since"] <= begun.at - 1.0
+    assert len(begun.pinned["marks"]) == 1
+    assert ended.kind == "unpinned"
+    assert ended.pinned is not None
+    assert ended.pinned["over"]
+    assert ended.seconds > begun.seconds
+    assert [record.levelno for record in records()] == [logging.WARNING, logging.INFO]
+    message = records()[0].getMessage()
+    for part in (str(path), f"process {reader.process.pid}", f"read mark {begun.pinned['marks'][0]}", "since "):
+        assert part in message
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    lines = [line for line in lines if line["kind"] in ("pinned", "unpinned")]
+    assert [(line["kind"], line["path"], line["pid"]) for line in lines] == [
+        ("pinned", str(path), os.getpid()),
+        ("unpinned", str(path), os.getpid()),
+    ]
+    assert lines[0]["pinned"] == begun.pinned

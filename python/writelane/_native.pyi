@@ -593,7 +593,8 @@ class FileTelemetry:
 
 @final
 class Events:
-    """A file descriptor that becomes readable when something waited or held the lock for long, and what that was."""
+    """A file descriptor that becomes readable when something waited or held the lock for long, or a log is
+    pinned, and what that was."""
 
     def __new__(cls) -> Self: ...
     def fileno(self) -> int:

@@ -349,6 +349,22 @@ class Database(_native.Database):
         self._listening.append(listening)
         return listening
 
+    def on_pinned(self, callback: Callable[[notices.Notice], object]) -> notices.Listening:
+        """Have ``callback`` called with a :class:`~writelane.Notice` when a reader keeps the log from shrinking.
+
+        Once when a checkpoint of this process finds it so (``kind`` is ``"pinned"``, after a second), and once when it
+        is over (``"unpinned"``); ``pinned`` of the notice says who reads, how many pages and since when. It is called
+        and ended as with :meth:`on_wait`.
+        """
+
+        def tell(notice: notices.Notice) -> None:
+            if notice.pinned is not None:
+                callback(notice)
+
+        listening = notices.listen(self.file_telemetry(), float("inf"), tell)
+        self._listening.append(listening)
+        return listening
+
     @property
     def _listening(self) -> list[notices.Listening]:
         listening: list[notices.Listening] = self.__dict__.setdefault("_all_listening", [])
@@ -454,7 +470,8 @@ def open(
     ``migrations``: the steps of the schema, SQL texts or callables that get the open transaction. Those the file has
     not had (``PRAGMA user_version`` counts them) are applied, each in a transaction of its own, by one of all processes
     that start at once; the others wait, however long that takes.
-    ``warn_after``: seconds from which a wait, or a hold of the lock, is logged as a warning; ``None``: never.
+    ``warn_after``: seconds from which a wait, or a hold of the lock, is logged as a warning, as is a log that a reader
+    keeps from shrinking; ``None``: never.
     ``telemetry``: a file to write telemetry to, as JSON lines; ``None``: that of ``WRITELANE_TELEMETRY``, if it is set;
     ``False``: count nothing.
 

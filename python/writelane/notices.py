@@ -1,4 +1,4 @@
-"""What is told at once: waits and holds that are longer than somebody asked to hear of.
+"""What is told at once: waits and holds that are longer than somebody asked to hear of, and a log that is pinned.
 
 Whoever measures them, the writer thread above all, never enters the interpreter: it puts them into a bounded ring and
 rings a bell. One thread of this process, started when somebody listens and ended when nobody does, takes them from
@@ -32,19 +32,20 @@ EXIT_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Notice:
-    """A wait, or a hold of the lock, that was long."""
+    """A wait, or a hold of the lock, that was long; or a log that cannot shrink."""
 
-    #: ``"wait"`` or ``"hold"``.
+    #: ``"wait"`` or ``"hold"``; ``"pinned"``: a reader keeps the log from shrinking; ``"unpinned"``: no longer.
     kind: str
-    #: When it ended, in seconds since the epoch.
+    #: When it ended, or when the log was found to be pinned, in seconds since the epoch.
     at: float
     #: The database file, links resolved.
     path: str
-    #: The statement that waited, or with which the transaction began that held the lock.
+    #: The statement that waited, or with which the transaction began that held the lock; empty for a
+    #: pinned log.
     sql: str
-    #: ``"queue"``, ``"lock"`` or ``"hold"``: where most of the time went.
+    #: ``"queue"``, ``"lock"``, ``"hold"`` or ``"log"``: where most of the time went.
     phase: str
-    #: How long, in seconds: in the queue and for the lock together, or holding it.
+    #: How long, in seconds: in the queue and for the lock together, or holding it, or pinned so far.
     seconds: float
     #: Seconds by phase, as in a result.
     waited: dict[str, float]
@@ -60,6 +61,10 @@ class Notice:
     error: str | None
     #: The place in the code that began a transaction which held the lock.
     location: str | None
+    #: Of a pinned log: ``since`` (seconds since the epoch), ``seconds``, ``over``, ``pages`` that are kept from being
+    #: reused, ``after`` which page of the log the oldest snapshot ends, ``marks`` (the read marks that were held, 1 to
+    #: 4) and ``readers`` (``pid``, ``command``), as far as they can be seen.
+    pinned: dict[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain dictionaries, lists, strings and numbers."""
@@ -68,6 +73,8 @@ class Notice:
 
 def line(notice: Notice) -> str:
     """Return one line that says it all."""
+    if notice.pinned is not None:
+        return _pinned(notice, notice.pinned)
     sql = " ".join(notice.sql.split())
     sql = sql if len(sql) <= SHOWN else sql[: SHOWN - 3] + "..."
     if notice.kind == "hold":
@@ -77,6 +84,21 @@ def line(notice: Notice) -> str:
     text = f"{notice.path}: waited {notice.seconds:.3f} s {where}: {sql} (retries {notice.retries}"
     text += f", {notice.error}" if notice.error else ""
     return text + f"; {_holder(notice.holder)})"
+
+
+def _pinned(notice: Notice, pinned: dict[str, Any]) -> str:
+    pages, seconds = pinned["pages"], notice.seconds
+    if notice.kind == "unpinned":
+        return f"{notice.path}: the log can shrink again; it was pinned for {seconds:.3f} s, {pages} pages at most"
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(pinned["since"]))
+    text = f"{notice.path}: a reader has pinned the log for {seconds:.3f} s, since {since}: {pages} pages after page "
+    text += f"{pinned['after']} cannot be reused"
+    marks = ", ".join(map(str, pinned["marks"]))
+    text += f" (read mark {marks})" if marks else ""
+    readers = [
+        f"process {who['pid']}" + (f" ({who['command']})" if who["command"] else "") for who in pinned["readers"]
+    ]
+    return f"{text}; readers: {', '.join(readers) or 'unknown'}"
 
 
 def _holder(holder: dict[str, Any] | None) -> str:
@@ -89,8 +111,8 @@ def _holder(holder: dict[str, Any] | None) -> str:
 
 
 def warn(notice: Notice) -> None:
-    """Log it as a warning."""
-    logger.warning("%s", line(notice))
+    """Log it as a warning; that a log can shrink again, as information."""
+    logger.log(logging.INFO if notice.kind == "unpinned" else logging.WARNING, "%s", line(notice))
 
 
 class Listening:
@@ -191,12 +213,12 @@ class _Desk:
     def _tell(self, events: _native.Events, listening: list[Listening]) -> None:
         happened, dropped = events.drain()
         if dropped:
-            logger.warning("%d waits and holds were not told: more came than could be handled", dropped)
+            logger.warning("%d events were not told: more came than could be handled", dropped)
         for event in happened:
             number = event.pop("file")
             notice = Notice(**event)
             for one in listening:
-                if one.telemetry.number == number and notice.seconds >= one.over:
+                if one.telemetry.number == number and (notice.pinned is not None or notice.seconds >= one.over):
                     try:
                         one.tell(notice)
                     except Exception:
@@ -226,7 +248,8 @@ _desk = _Desk()
 
 
 def listen(telemetry: _native.FileTelemetry, over: float, tell: Callable[[Notice], None]) -> Listening:
-    """Have ``tell`` called, on a thread of its own, for every wait and hold of at least ``over`` seconds."""
+    """Have ``tell`` called, on a thread of its own, for every wait and hold of at least ``over`` seconds, and
+    for the beginning and the end of each time in which the log is pinned."""
     if not over >= 0:
         raise ValueError(f"a threshold must be a number of seconds, not {over!r}")
     return _desk.listen(telemetry, over, tell)

@@ -5,6 +5,8 @@ mix. Kinds, all with ``pid``, ``path`` (the database) and ``at`` (seconds since 
 
 ``wait`` and ``hold``
     one wait or hold of at least :data:`OVER` seconds, as :class:`~writelane.notices.Notice`;
+``pinned`` and ``unpinned``
+    the beginning and the end of a time in which a reader kept the log from shrinking, likewise;
 ``statement``
     what was counted of one statement in the last ``seconds``: ``count``, ``errors``, ``retries``, seconds by phase
     (``queue``, ``lock``, ``run``, ``commit``) and ``held_by``;

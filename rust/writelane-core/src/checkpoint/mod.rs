@@ -6,6 +6,7 @@
 //! is none by a thread of this module.
 
 mod keeper;
+mod marks;
 mod readers;
 
 use crate::holder::beside;
@@ -13,6 +14,8 @@ use crate::lane::Lane;
 use crate::policy::checkpoint::{Action, Log, Mode, Thresholds, choose, next_look};
 use crate::registry::ByFile;
 use crate::sqlite::{Handle, SqliteError, ffi};
+use crate::telemetry::Telemetry;
+use crate::telemetry::events::Matter;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
@@ -46,6 +49,10 @@ pub struct Episode {
     pub lasted: Option<Duration>,
     /// The most pages that were kept from being reused.
     pub pages: u32,
+    /// The page of the log behind which the oldest snapshot ends: no page after it could be copied.
+    pub after: u32,
+    /// The read marks of the log that were held, 1 to 4.
+    pub marks: Vec<u8>,
     /// Who reads the log.
     pub readers: Vec<Reader>,
 }
@@ -79,6 +86,15 @@ pub struct CheckpointStats {
     pub episodes: u64,
     /// The one that lasts, or the last one.
     pub episode: Option<Episode>,
+}
+
+impl CheckpointStats {
+    /// End the episode that lasts, if one does, and return it.
+    fn end_episode(&mut self) -> Option<(Matter, Episode)> {
+        let episode = self.episode.as_mut().filter(|episode| episode.lasted.is_none())?;
+        episode.lasted = Some(episode.since.elapsed());
+        Some((Matter::Unpinned, episode.clone()))
+    }
 }
 
 #[derive(Default)]
@@ -249,7 +265,11 @@ impl Checkpointer {
         }
         state.last = Some(Instant::now());
         state.hindered = busy || error.is_some() || copied < log;
-        self.note_episode(&mut state, busy, log, copied);
+        let told = self.note_episode(&mut state, busy, log, copied);
+        drop(state);
+        if let Some((matter, episode)) = told {
+            Telemetry::of(&self.path).log_pinned(matter, episode);
+        }
         Report { busy, log, copied, error }
     }
 
@@ -259,35 +279,41 @@ impl Checkpointer {
     }
 
     /// See whether a reader keeps the log from shrinking: the same pages left by checkpoints some time apart, none of
-    /// which met another checkpoint.
-    fn note_episode(&self, state: &mut State, busy: bool, log: i32, copied: i32) {
+    /// which met another checkpoint. Returns what there is to tell.
+    fn note_episode(&self, state: &mut State, busy: bool, log: i32, copied: i32) -> Option<(Matter, Episode)> {
         if log >= 0 && copied >= log {
             state.stuck = None;
-            if let Some(episode) = state.stats.episode.as_mut().filter(|episode| episode.lasted.is_none()) {
-                episode.lasted = Some(episode.since.elapsed());
-            }
-            return;
+            return state.stats.end_episode();
         }
         if busy || copied < 0 {
-            return;
+            return None;
         }
         let left = u32::try_from(log - copied).unwrap_or(0);
         match state.stuck {
             Some((since, stuck_at)) if stuck_at == copied => {
                 if let Some(episode) = state.stats.episode.as_mut().filter(|episode| episode.lasted.is_none()) {
                     episode.pages = episode.pages.max(left);
+                    None
                 } else if since.elapsed() >= self.thresholds.pinned_after {
                     state.stats.episodes += 1;
-                    let readers = readers::of_log(&self.path);
-                    state.stats.episode = Some(Episode { since, lasted: None, pages: left, readers });
+                    let episode = Episode {
+                        since,
+                        lasted: None,
+                        pages: left,
+                        after: u32::try_from(copied).unwrap_or(0),
+                        marks: marks::held(&self.path),
+                        readers: readers::of_log(&self.path),
+                    };
+                    state.stats.episode = Some(episode.clone());
+                    Some((Matter::Pinned, episode))
+                } else {
+                    None
                 }
             }
             _ => {
                 state.stuck = Some((Instant::now(), copied));
                 // The reader that held the log has gone, and another holds it further on.
-                if let Some(episode) = state.stats.episode.as_mut().filter(|episode| episode.lasted.is_none()) {
-                    episode.lasted = Some(episode.since.elapsed());
-                }
+                state.stats.end_episode()
             }
         }
     }

@@ -3,6 +3,7 @@
 use super::durations::{Distribution, Durations, PhaseStats};
 use super::events::{self, Event, Matter};
 use super::statements::{Entries, StatementStats, error_name, shorten};
+use crate::checkpoint::Episode;
 use crate::error::Error;
 use crate::job::Account;
 use std::path::Path;
@@ -178,6 +179,15 @@ impl Telemetry {
                 Rerun::Snapshot => inner.groups.reruns_snapshot += 1,
                 Rerun::Commit => inner.groups.reruns_commit += 1,
             }
+        }
+    }
+
+    /// Tell whoever listens that an episode of a pinned log has begun, or ended, whatever the time they set for waits.
+    pub fn log_pinned(&self, matter: Matter, episode: Episode) {
+        if self.is_on() && self.over.load(Ordering::Relaxed) != NEVER {
+            let time = episode.lasted.unwrap_or_else(|| episode.since.elapsed());
+            let event = Event { episode: Some(Box::new(episode)), ..self.event(matter, "", time) };
+            events::publish(std::iter::once(event));
         }
     }
 
@@ -367,6 +377,7 @@ impl Telemetry {
             account: Account::default(),
             error: None,
             location: None,
+            episode: None,
         }
     }
 }

@@ -1,8 +1,9 @@
-//! What is told at once: waits and holds longer than somebody asked to hear of.
+//! What is told at once: waits and holds longer than somebody asked to hear of, and a log that cannot shrink.
 //!
 //! Whoever records an event only puts it into a bounded ring and rings a bell; a thread of the interpreter, which the
 //! writer never enters, takes it from there.
 
+use crate::checkpoint::Episode;
 use crate::job::Account;
 use crate::process::PerProcess;
 use crate::ticket::Listener;
@@ -21,12 +22,16 @@ pub enum Matter {
     Wait,
     /// The lock was held.
     Hold,
+    /// A reader keeps the log from shrinking, since some time.
+    Pinned,
+    /// The log can shrink again.
+    Unpinned,
 }
 
-/// One wait or hold.
+/// One wait or hold, or the beginning or the end of a time in which the log could not shrink.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// When it ended.
+    /// When it ended; of a pinned log, when that was found.
     pub at: SystemTime,
     /// The database.
     pub path: Arc<Path>,
@@ -34,16 +39,18 @@ pub struct Event {
     pub file: u64,
     /// What it is about.
     pub matter: Matter,
-    /// The statement that waited, or that began the transaction that held the lock.
+    /// The statement that waited, or that began the transaction that held the lock; of a pinned log, none.
     pub statement: Arc<str>,
     /// How long.
     pub time: Duration,
-    /// How the job fared; of a hold, nothing.
+    /// How the job fared; of others, nothing.
     pub account: Account,
     /// The name of the error it ended with.
     pub error: Option<&'static str>,
     /// The code location that began the transaction, where it is known.
     pub location: Option<Arc<str>>,
+    /// What is known of the pinned log.
+    pub episode: Option<Box<Episode>>,
 }
 
 #[derive(Default)]

@@ -1,4 +1,4 @@
-//! Waits and holds on their way from whoever measured them to a thread of Python.
+//! Waits, holds and pinned logs on their way from whoever measured them to a thread of Python.
 
 use crate::errors;
 use pyo3::prelude::*;
@@ -80,11 +80,18 @@ fn described<'py>(py: Python<'py>, event: &Event) -> PyResult<Bound<'py, PyDict>
     described.set_item("at", at.as_secs_f64())?;
     described.set_item("path", event.path.as_os_str())?;
     described.set_item("file", event.file)?;
-    described.set_item("kind", if event.matter == Matter::Wait { "wait" } else { "hold" })?;
+    let kind = match event.matter {
+        Matter::Wait => "wait",
+        Matter::Hold => "hold",
+        Matter::Pinned => "pinned",
+        Matter::Unpinned => "unpinned",
+    };
+    described.set_item("kind", kind)?;
     described.set_item("sql", &*event.statement)?;
     described.set_item("seconds", event.time.as_secs_f64())?;
     let phase = match event.matter {
         Matter::Hold => "hold",
+        Matter::Pinned | Matter::Unpinned => "log",
         Matter::Wait if waited.lock >= waited.queue => "lock",
         Matter::Wait => "queue",
     };
@@ -101,5 +108,11 @@ fn described<'py>(py: Python<'py>, event: &Event) -> PyResult<Bound<'py, PyDict>
     described.set_item("held_by", held_by)?;
     described.set_item("error", event.error)?;
     described.set_item("location", event.location.as_deref())?;
+    let episode = event.episode.as_ref().map(|episode| {
+        let pinned = super::snapshot::episode(py, episode)?;
+        pinned.set_item("since", at.saturating_sub(event.time).as_secs_f64())?;
+        Ok::<_, PyErr>(pinned)
+    });
+    described.set_item("pinned", episode.transpose()?)?;
     Ok(described)
 }

@@ -4,7 +4,7 @@ use crate::errors;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use std::time::Duration;
-use writelane_core::checkpoint::CheckpointStats;
+use writelane_core::checkpoint::{CheckpointStats, Episode};
 use writelane_core::database::Database;
 use writelane_core::lane::{Holder, Lane};
 use writelane_core::sqlite;
@@ -134,22 +134,28 @@ fn checkpoint_counts(py: Python<'_>, counts: &Bound<'_, PyDict>, stats: &Checkpo
     counts.set_item("total_seconds", stats.total.as_secs_f64())?;
     counts.set_item("log_bytes", stats.file_bytes)?;
     counts.set_item("episodes", stats.episodes)?;
-    let episode = stats.episode.as_ref().map(|episode| {
-        let entry = PyDict::new(py);
-        entry.set_item("over", episode.lasted.is_some())?;
-        entry.set_item("seconds", episode.lasted.unwrap_or_else(|| episode.since.elapsed()).as_secs_f64())?;
-        entry.set_item("pages", episode.pages)?;
-        let readers = PyList::empty(py);
-        for reader in &episode.readers {
-            let who = PyDict::new(py);
-            who.set_item("pid", reader.pid)?;
-            who.set_item("command", &reader.command)?;
-            readers.append(who)?;
-        }
-        entry.set_item("readers", readers)?;
-        Ok::<_, PyErr>(entry)
-    });
-    counts.set_item("pinned", episode.transpose()?)
+    let pinned = stats.episode.as_ref().map(|pinned| episode(py, pinned)).transpose()?;
+    counts.set_item("pinned", pinned)
+}
+
+/// Describe a time in which the log could not shrink.
+pub fn episode<'py>(py: Python<'py>, episode: &Episode) -> PyResult<Bound<'py, PyDict>> {
+    let entry = PyDict::new(py);
+    entry.set_item("over", episode.lasted.is_some())?;
+    entry.set_item("seconds", episode.lasted.unwrap_or_else(|| episode.since.elapsed()).as_secs_f64())?;
+    entry.set_item("pages", episode.pages)?;
+    entry.set_item("after", episode.after)?;
+    // Not as bytes, which is what Python is given for a vector of them.
+    entry.set_item("marks", PyList::new(py, episode.marks.iter().map(|mark| u32::from(*mark)).collect::<Vec<_>>())?)?;
+    let readers = PyList::empty(py);
+    for reader in &episode.readers {
+        let who = PyDict::new(py);
+        who.set_item("pid", reader.pid)?;
+        who.set_item("command", &reader.command)?;
+        readers.append(who)?;
+    }
+    entry.set_item("readers", readers)?;
+    Ok(entry)
 }
 
 fn lane<'py>(py: Python<'py>, lane: &Lane) -> PyResult<Bound<'py, PyDict>> {
