@@ -173,3 +173,51 @@ def test_what_a_collation_raises_is_raised_by_the_statement_that_met_it():
         connection.rollback()
         assert connection.execute("SELECT 1").fetchall() == [(1,)]
         connection.close()
+
+
+def test_opening_is_audited_as_there():
+    heard = []
+    listening = True
+
+    def hook(event, arguments):
+        if listening and event.startswith("sqlite3."):
+            heard.append((event, type(arguments[0]).__name__))
+
+    sys.addaudithook(hook)
+    try:
+        told = []
+        for module in (sqlite3, writelane.dbapi):
+            connection = module.connect(":memory:")
+            connection.close()
+            told.append(heard[:])
+            heard.clear()
+    finally:
+        listening = False
+    assert told[0] == told[1]
+    assert [event for event, _ in told[0]] == ["sqlite3.connect", "sqlite3.connect/handle"]
+
+
+@pytest.mark.parametrize("broken", ["step", "finalize"])
+def test_an_aggregate_that_raises_is_asked_as_often_as_there(broken):
+    def calls(module):
+        made = []
+
+        class Sum:
+            def step(self, value):
+                made.append("step")
+                if broken == "step":
+                    raise ZeroDivisionError
+
+            def finalize(self):
+                made.append("finalize")
+                if broken == "finalize":
+                    raise ZeroDivisionError
+
+        connection = module.connect(":memory:")
+        connection.create_aggregate("s", 1, Sum)
+        with pytest.raises(module.OperationalError, match=broken):
+            connection.execute("SELECT s(x) FROM (SELECT 1 AS x UNION SELECT 2)").fetchall()
+        connection.close()
+        return made
+
+    assert calls(writelane.dbapi) == calls(sqlite3)

@@ -350,3 +350,124 @@ def test_a_transaction_that_met_damage_is_not_committed_and_says_so(damaged):
     connection.execute("INSERT INTO good VALUES (2)")
     connection.commit()
     connection.close()
+
+
+@pytest.mark.parametrize(
+    ("level", "begun"),
+    [
+        ("", "BEGIN IMMEDIATE"),
+        ("DEFERRED", "BEGIN IMMEDIATE"),
+        ("IMMEDIATE", "BEGIN IMMEDIATE"),
+        ("EXCLUSIVE", "BEGIN EXCLUSIVE"),
+        (None, None),
+    ],
+)
+def test_an_implicit_transaction_takes_the_lock_as_it_begins(connect, level, begun):
+    connection = connect(isolation_level=level)
+    told = []
+    connection.set_trace_callback(told.append)
+    connection.execute("SELECT * FROM t")
+    connection.execute("INSERT INTO t VALUES (1)")
+    connection.set_trace_callback(None)
+    assert [text for text in told if text.startswith("BEGIN")] == ([begun] if begun else [])
+    assert connection.in_transaction is (begun is not None)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="`autocommit` came with 3.12")
+def test_a_transaction_that_is_always_open_reads_until_it_writes(connect, path):
+    connection = connect(autocommit=False)
+    assert connection.in_transaction
+    outsider(path, "INSERT INTO t VALUES ('outside')")
+    connection.execute("INSERT INTO t VALUES ('inside')")
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        connect(timeout=0).execute("INSERT INTO t VALUES ('second')")
+    connection.commit()
+    assert connection.in_transaction
+    assert connection.execute("SELECT x FROM t").fetchall() == [("outside",), ("inside",)]
+
+
+@pytest.mark.parametrize("parameters", [(object(),), (2**63,), ("\ud800",), (1, 2), ()])
+def test_parameters_that_cannot_be_bound_leave_no_transaction(connect, parameters):
+    connection = connect()
+    with pytest.raises((sqlite3.Error, OverflowError, UnicodeEncodeError)):
+        connection.execute("INSERT INTO t VALUES (?)", parameters)
+    assert not connection.in_transaction
+    with pytest.raises((sqlite3.Error, OverflowError, UnicodeEncodeError)):
+        connection.executemany("INSERT INTO t VALUES (?)", [parameters])
+    assert not connection.in_transaction
+
+
+def test_rows_of_an_iterator_outside_a_transaction_are_stored_one_by_one(connect, path):
+    connection = connect(isolation_level=None)
+    seen = []
+
+    def rows():
+        for number in range(3):
+            seen.append(outsider(path, "SELECT count(*) FROM t")[0][0])
+            yield (number,)
+
+    connection.executemany("INSERT INTO t VALUES (?)", rows())
+    assert seen == [0, 1, 2]
+
+
+def test_an_error_of_the_iterator_keeps_the_rows_before_it_in_the_transaction(connect):
+    connection = connect()
+
+    def rows():
+        yield ("a",)
+        yield ("b",)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        connection.executemany("INSERT INTO t VALUES (?)", rows())
+    assert connection.in_transaction
+    assert connection.execute("SELECT x FROM t").fetchall() == [("a",), ("b",)]
+    connection.rollback()
+    assert connection.execute("SELECT count(*) FROM t").fetchone() == (0,)
+
+
+def test_a_with_clause_in_front_counts_its_rows(connect):
+    cursor = connect().execute("WITH c(i) AS (VALUES (1), (2)) INSERT INTO t SELECT i FROM c")
+    assert cursor.rowcount == 2
+
+
+def test_a_row_that_is_changed_while_the_rows_are_read_comes_as_it_is_now(path):
+    def read(module):
+        connection = module.connect(path, isolation_level=None)
+        connection.execute("DELETE FROM t")
+        connection.executemany("INSERT INTO t(rowid, x) VALUES (?, ?)", [(number, number) for number in range(10)])
+        got = []
+        for (x,) in connection.execute("SELECT x FROM t ORDER BY rowid"):
+            got.append(x)
+            connection.execute("UPDATE t SET x = x + 100 WHERE rowid > 5 AND x < 100")
+        connection.close()
+        return got
+
+    assert read(writelane.dbapi) == read(sqlite3)
+
+
+def test_functions_inside_sql_and_other_threads_do_not_stop_each_other(connect):
+    connection = connect(check_same_thread=False)
+    entered, leave = threading.Event(), threading.Event()
+
+    def wait():
+        entered.set()
+        return int(leave.wait(60))
+
+    connection.create_function("wait", 0, wait)
+    answers = []
+    thread = threading.Thread(target=lambda: answers.extend(connection.execute("SELECT wait()").fetchall()))
+    thread.start()
+    assert entered.wait(60)
+    # None of these may wait for the statement that runs.
+    assert connection.in_transaction is False
+    assert connection.total_changes == 0
+    # This one does, while the interpreter goes on.
+    other = threading.Thread(target=lambda: connection.create_function("later", 0, lambda: 2))
+    other.start()
+    other.join(0.05)
+    leave.set()
+    thread.join()
+    other.join()
+    assert answers == [(1,)]
+    assert connection.execute("SELECT later()").fetchone() == (2,)
