@@ -60,13 +60,18 @@ impl Parameters {
     }
 
     fn heap_bytes(&self) -> usize {
-        const VALUE: usize = size_of::<Value>();
+        let block_of = |value: &Value| block(value.heap_bytes());
         match self {
-            Parameters::Positional(values) => values.iter().map(|value| VALUE + value.heap_bytes()).sum(),
-            Parameters::Named(values) => {
-                values.iter().map(|(name, value)| VALUE + 16 + name.len() + value.heap_bytes()).sum()
+            Parameters::Positional(values) => {
+                block(size_of_val::<[Value]>(values)) + values.iter().map(block_of).sum::<usize>()
             }
-            Parameters::Linked(linked) => linked.known.heap_bytes() + linked.links.len() * size_of::<Link>(),
+            Parameters::Named(values) => {
+                let inside = values.iter().map(|(name, value)| block(name.len()) + block_of(value)).sum::<usize>();
+                block(size_of_val::<[(Box<str>, Value)]>(values)) + inside
+            }
+            Parameters::Linked(linked) => {
+                block(size_of::<Linked>()) + linked.known.heap_bytes() + block(size_of_val::<[Link]>(&linked.links))
+            }
         }
     }
 }
@@ -153,8 +158,14 @@ impl Work {
         match self {
             Work::One(call) | Work::Alone(call) | Work::Setting(call) => call.parameters.heap_bytes(),
             Work::Checkpoint(_) | Work::Lend(_) => 0,
-            Work::Many { rows, .. } => rows.iter().map(|row| size_of::<Parameters>() + row.heap_bytes()).sum(),
-            Work::Batch(calls) => calls.iter().map(|call| size_of::<Call>() + call.parameters.heap_bytes()).sum(),
+            Work::Many { rows, .. } => {
+                block(size_of::<Parameters>() * rows.capacity())
+                    + rows.iter().map(Parameters::heap_bytes).sum::<usize>()
+            }
+            Work::Batch(calls) => {
+                let inside = calls.iter().map(|call| call.parameters.heap_bytes()).sum::<usize>();
+                block(size_of::<Call>() * calls.capacity()) + inside
+            }
         }
     }
 }
@@ -246,6 +257,17 @@ impl From<Error> for Failure {
 /// The answer to a job.
 pub type Answer = Result<Outcome, Box<Failure>>;
 
+/// What a ticket takes, with the two counts that every shared value has.
+const TICKET: usize = size_of::<Ticket<Answer>>() + 2 * size_of::<usize>();
+
+/// What a place in the queue takes at most: the queue doubles when it grows.
+const PLACE: usize = 2 * size_of::<Box<Job>>();
+
+/// Return what an allocation of `bytes` takes of the memory, as the usual allocators give it out.
+const fn block(bytes: usize) -> usize {
+    if bytes == 0 { 0 } else { (bytes + size_of::<usize>()).next_multiple_of(16) }
+}
+
 /// A job in the queue.
 pub struct Job {
     /// What it does.
@@ -272,7 +294,7 @@ pub struct Job {
 impl Job {
     /// Make a required job.
     pub fn new(work: Work, durability: Durability, until: Option<Instant>, called: Instant) -> Self {
-        let bytes = size_of::<Job>() + work.heap_bytes();
+        let bytes = block(size_of::<Job>()) + block(TICKET) + PLACE + work.heap_bytes();
         Self {
             work,
             class: Class::Required,
@@ -290,6 +312,7 @@ impl Job {
     /// Make it offered work, which a later job of the same key replaces.
     pub fn offered(mut self, coalesce: Option<Box<str>>) -> Self {
         self.class = Class::Offered;
+        self.bytes += coalesce.as_deref().map_or(0, |key| block(key.len()));
         self.coalesce = coalesce;
         self
     }
