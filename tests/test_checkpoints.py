@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -275,3 +276,61 @@ def test_a_pinned_log_is_told_once_when_it_begins_and_once_when_it_ends(
         ("unpinned", str(path), os.getpid()),
     ]
     assert lines[0]["pinned"] == begun.pinned
+
+
+HOURS = 7200.0
+HUGE = 1 << 40
+
+
+@pytest.mark.parametrize(("pages", "some"), [(20, True), (999, False)])
+def test_the_log_is_copied_at_the_pages_that_were_set(path: Path, pages: int, some: bool) -> None:
+    with writelane.open(path, checkpoints=writelane.Checkpoints(pages=pages, idle=HOURS)) as db:
+        db.execute("CREATE TABLE t(x)")
+        for _ in range(60):
+            db.execute("INSERT INTO t VALUES (randomblob(4000))")
+        # In turn after whatever checkpoint came of the last write.
+        db.submit("INSERT INTO t VALUES (1)").result()
+        assert (db.telemetry().checkpoints["count"] > 0) == some
+
+
+def test_an_idle_log_is_cut_to_what_was_said_to_be_kept(path: Path) -> None:
+    with writelane.open(path, checkpoints=writelane.Checkpoints(keep_bytes=100_000, limit_bytes=HUGE)) as db:
+        db.execute("CREATE TABLE t(x)")
+        db.executemany("INSERT INTO t VALUES (randomblob(4000))", [()] * 200)
+        assert until(lambda: log_bytes(path) <= 100_000)
+        assert until(lambda: db.telemetry().checkpoints["cuts"] > 0)
+
+
+def test_a_pinned_log_is_called_so_as_early_as_was_set(path: Path) -> None:
+    with writelane.open(path, checkpoints=writelane.Checkpoints(idle=HOURS, pinned_after=0)) as db:
+        db.execute("CREATE TABLE t(x)")
+        reader = Reader(path)
+        try:
+            db.execute("INSERT INTO t VALUES (1)")
+            db.checkpoint()
+            db.checkpoint()
+            assert not db.telemetry().checkpoints["pinned"]["over"]
+        finally:
+            reader.kill()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"pages": 0}, "pages must be 1 to 999"),
+        ({"pages": 1000}, "pages must be 1 to 999"),
+        ({"pages": -1}, "pages must be 1 to 999"),
+        ({"idle": 0}, "idle must be more than 0"),
+        ({"idle": -1}, "idle must be a number"),
+        ({"idle": float("nan")}, "idle must be a number"),
+        ({"idle": float("inf")}, "idle must be a number"),
+        ({"pinned_after": float("inf")}, "pinned_after must be a number"),
+        ({"keep_bytes": -1}, "keep_bytes must be"),
+        ({"limit_bytes": -1}, "limit_bytes must not be negative"),
+        ({"keep_bytes": 2000, "limit_bytes": 1000}, "limit_bytes must be at least keep_bytes"),
+    ],
+)
+def test_thresholds_that_would_do_harm_are_refused(path: Path, options: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        writelane.open(path, checkpoints=writelane.Checkpoints(**options))
+    assert not path.exists()

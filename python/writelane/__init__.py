@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import writelane.exit  # noqa: F401  (registers what is done at the interpreter's exit)
 from writelane._native import Result, Transaction, sqlite_version, uuid7
+from writelane.checkpoints import Checkpoints
 from writelane.database import Batch, Database, open
 from writelane.errors import (
     Closed,
@@ -45,6 +46,7 @@ from writelane.telemetry import Telemetry
 
 __all__ = [
     "Batch",
+    "Checkpoints",
     "Closed",
     "CommitUncertain",
     "Conflict",

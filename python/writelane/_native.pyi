@@ -7,6 +7,7 @@ from typing import Any, final
 from typing_extensions import Self, disjoint_base
 
 from writelane import errors
+from writelane.checkpoints import Checkpoints
 
 _StrPath = str | PathLike[str]
 
@@ -439,6 +440,7 @@ class Database:
         readonly: bool = False,
         readers: int = 8,
         trust_filesystem: bool = False,
+        checkpoints: Checkpoints | None = None,
     ) -> Self: ...
     @property
     def path(self) -> Path:

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from writelane import _native, aio, best_effort, history, notices, retention, schedule, sequences, telemetry_file
+from writelane.checkpoints import Checkpoints
 from writelane.futures import OfferedFuture, WriteFuture
 from writelane.migrations import Migration, migrate
 from writelane.surroundings import announce_filesystem, announce_journal
@@ -452,6 +453,7 @@ def open(
     readonly: bool = False,
     readers: int = 8,
     migrations: Sequence[Migration] | None = None,
+    checkpoints: Checkpoints | None = None,
     warn_after: float | None = 1.0,
     telemetry: str | os.PathLike[str] | bool | None = None,
 ) -> Database:
@@ -470,13 +472,15 @@ def open(
     ``migrations``: the steps of the schema, SQL texts or callables that get the open transaction. Those the file has
     not had (``PRAGMA user_version`` counts them) are applied, each in a transaction of its own, by one of all processes
     that start at once; the others wait, however long that takes.
+    ``checkpoints``: a :class:`~writelane.Checkpoints`, when the log is copied into the database and how long it may
+    grow; ``None``: its defaults.
     ``warn_after``: seconds from which a wait, or a hold of the lock, is logged as a warning, as is a log that a reader
     keeps from shrinking; ``None``: never.
     ``telemetry``: a file to write telemetry to, as JSON lines; ``None``: that of ``WRITELANE_TELEMETRY``, if it is set;
     ``False``: count nothing.
 
-    The first open of a file in a process decides its queue. Blocks, up to the deadline, only where another process
-    holds the file exclusively.
+    The first open of a file in a process decides its queue and its checkpoints. Blocks, up to the deadline, only where
+    another process holds the file exclusively.
 
     Raises ``OperationalError`` for what cannot be opened, :class:`~writelane.UnsafeFilesystem` for a network
     filesystem, :class:`~writelane.OwnedElsewhere`, ``DatabaseError`` for a file that is no sound database,
@@ -497,6 +501,7 @@ def open(
         readonly=readonly,
         readers=readers,
         trust_filesystem=override not in (None, "", "auto", "delete"),
+        checkpoints=checkpoints,
     )
     announce_filesystem(path)
     database._watch(warn_after, telemetry)

@@ -52,6 +52,29 @@ impl Default for Thresholds {
     }
 }
 
+/// The pages at which SQLite's automatic checkpoint, of whatever version, comes to act in others' connections.
+const SQLITE_PAGES: u32 = 1_000;
+
+/// A log file is not told to be kept up to more than SQLite can be told.
+const KEEP_BYTES_MAX: u64 = i64::MAX as u64;
+
+impl Thresholds {
+    /// Return what is wrong with these thresholds; `None`: nothing.
+    pub fn objection(&self) -> Option<&'static str> {
+        if self.pages == 0 || self.pages >= SQLITE_PAGES {
+            Some("pages must be 1 to 999, under the 1000 at which an older SQLite of others would checkpoint")
+        } else if self.idle.is_zero() {
+            Some("idle must be more than 0 seconds")
+        } else if self.keep_bytes > KEEP_BYTES_MAX {
+            Some("keep_bytes must be 0 to 2**63 - 1")
+        } else if self.hard_bytes < self.keep_bytes {
+            Some("limit_bytes must be at least keep_bytes")
+        } else {
+            None
+        }
+    }
+}
+
 /// What is known of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Log {
@@ -132,6 +155,22 @@ mod tests {
         assert!(thresholds.pages < 1000);
         assert_eq!(choose(&thresholds, &log(thresholds.pages, 0)), Some(Action::Copy));
         assert_eq!(choose(&thresholds, &log(thresholds.pages - 1, 0)), None);
+    }
+
+    #[test]
+    fn thresholds_that_would_do_harm_are_refused() {
+        let good = Thresholds::default();
+        assert_eq!(good.objection(), None);
+        assert_eq!(Thresholds { pages: 1, keep_bytes: 0, hard_bytes: 0, ..good }.objection(), None);
+        for (bad, named) in [
+            (Thresholds { pages: 0, ..good }, "pages"),
+            (Thresholds { pages: 1_000, ..good }, "pages"),
+            (Thresholds { idle: Duration::ZERO, ..good }, "idle"),
+            (Thresholds { keep_bytes: u64::MAX, hard_bytes: u64::MAX, ..good }, "keep_bytes"),
+            (Thresholds { hard_bytes: good.keep_bytes - 1, ..good }, "limit_bytes"),
+        ] {
+            assert!(bad.objection().is_some_and(|objection| objection.starts_with(named)), "{bad:?}");
+        }
     }
 
     #[test]
