@@ -9,6 +9,7 @@ use crate::sqlite::{Handle, OpenFlags};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
+use std::{fs, io};
 
 #[derive(Default)]
 struct Keeper {
@@ -96,13 +97,11 @@ fn tend(file: &Arc<Checkpointer>) {
     match opened {
         Ok(handle) => file.act(&handle, 0),
         Err(error) => {
-            let mut state = file.lock();
-            state.stats.errors += 1;
-            state.stats.last_error = Some(error.to_string());
-            state.last = Some(std::time::Instant::now());
-            state.hindered = true;
-            // A file that is gone needs no tending.
-            file.pages.store(0, Ordering::Relaxed);
+            file.note_failure(&error);
+            // A file that is gone needs no tending. Anything else (no descriptor left, no memory) may pass.
+            if fs::metadata(&file.path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+                file.pages.store(0, Ordering::Relaxed);
+            }
         }
     }
     drop(turn);

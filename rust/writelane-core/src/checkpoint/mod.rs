@@ -103,6 +103,8 @@ struct State {
     last: Option<Instant>,
     last_cut: Option<Instant>,
     hindered: bool,
+    /// Checkpoints in a row that failed, or could not even be begun.
+    failures: u32,
     /// Since when each checkpoint has left the same pages, and which.
     stuck: Option<(Instant, i32)>,
 }
@@ -264,6 +266,7 @@ impl Checkpointer {
             }
         }
         state.last = Some(Instant::now());
+        state.failures = if error.is_some() { state.failures.saturating_add(1) } else { 0 };
         state.hindered = busy || error.is_some() || copied < log;
         let told = self.note_episode(&mut state, busy, log, copied);
         drop(state);
@@ -271,6 +274,16 @@ impl Checkpointer {
             Telemetry::of(&self.path).log_pinned(matter, episode);
         }
         Report { busy, log, copied, error }
+    }
+
+    /// Note that a checkpoint could not even be begun.
+    fn note_failure(&self, error: &SqliteError) {
+        let mut state = self.lock();
+        state.stats.errors += 1;
+        state.stats.last_error = Some(error.to_string());
+        state.last = Some(Instant::now());
+        state.hindered = true;
+        state.failures = state.failures.saturating_add(1);
     }
 
     /// Return what was counted.
@@ -327,6 +340,7 @@ impl Checkpointer {
             copied: u32::try_from(self.copied()).unwrap_or(0),
             file_bytes: state.stats.file_bytes,
             hindered: state.hindered,
+            failures: state.failures,
             since_last: since(state.last),
             since_cut: since(state.last_cut),
             idle: now.saturating_duration_since(self.epoch).saturating_sub(last_commit),

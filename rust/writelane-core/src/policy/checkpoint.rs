@@ -58,7 +58,15 @@ const SQLITE_PAGES: u32 = 1_000;
 /// A log file is not told to be kept up to more than SQLite can be told.
 const KEEP_BYTES_MAX: u64 = i64::MAX as u64;
 
+/// Each failure in a row doubles the pause, this often: a full disk is not written to all the time, and is noticed within
+/// seconds when it has room again.
+const DOUBLINGS_MAX: u32 = 5;
+
 impl Thresholds {
+    fn pause_after(&self, failures: u32) -> Duration {
+        self.pause.saturating_mul(1 << failures.saturating_sub(1).min(DOUBLINGS_MAX))
+    }
+
     /// Return what is wrong with these thresholds; `None`: nothing.
     pub fn objection(&self) -> Option<&'static str> {
         if self.pages == 0 || self.pages >= SQLITE_PAGES {
@@ -86,6 +94,8 @@ pub struct Log {
     pub file_bytes: u64,
     /// The last checkpoint left something, because of a reader or of another checkpoint.
     pub hindered: bool,
+    /// The last so many checkpoints failed, or could not even be begun.
+    pub failures: u32,
     /// Since the last checkpoint; `None`: there was none.
     pub since_last: Option<Duration>,
     /// Since the last try to cut the file.
@@ -111,7 +121,7 @@ pub fn choose(thresholds: &Thresholds, log: &Log) -> Option<Action> {
     let uncopied = log.pages.saturating_sub(log.copied);
     let is_idle = log.idle >= thresholds.idle && log.waiting_jobs == 0;
     if uncopied > 0 && (uncopied >= thresholds.pages || is_idle) {
-        return (!log.hindered || rested(log.since_last, thresholds.pause)).then_some(Action::Copy);
+        return (!log.hindered || rested(log.since_last, thresholds.pause_after(log.failures))).then_some(Action::Copy);
     }
     if log.hindered || log.since_last.is_none() {
         return None;
@@ -129,7 +139,7 @@ pub fn choose(thresholds: &Thresholds, log: &Log) -> Option<Action> {
 pub fn next_look(thresholds: &Thresholds, log: &Log) -> Option<Duration> {
     let uncopied = log.pages > log.copied;
     let too_large = log.since_last.is_some() && log.file_bytes > thresholds.keep_bytes;
-    (uncopied || too_large).then(|| thresholds.idle.saturating_sub(log.idle).max(thresholds.pause))
+    (uncopied || too_large).then(|| thresholds.idle.saturating_sub(log.idle).max(thresholds.pause_after(log.failures)))
 }
 
 #[cfg(test)]
@@ -142,6 +152,7 @@ mod tests {
             copied,
             file_bytes: u64::from(pages) * 4120,
             hindered: false,
+            failures: 0,
             since_last: Some(Duration::from_secs(5)),
             since_cut: None,
             idle: Duration::ZERO,
@@ -198,6 +209,25 @@ mod tests {
         assert_eq!(choose(&thresholds, &pinned), None);
         let later = Log { since_last: Some(thresholds.pause), ..pinned };
         assert_eq!(choose(&thresholds, &later), Some(Action::Copy));
+    }
+
+    #[test]
+    fn a_checkpoint_that_fails_again_and_again_is_tried_more_rarely_but_always_within_seconds() {
+        let thresholds = Thresholds::default();
+        let failed = |failures, since| Log {
+            hindered: true,
+            failures,
+            since_last: Some(since),
+            idle: thresholds.idle,
+            waiting_jobs: 0,
+            ..log(5, 0)
+        };
+        assert_eq!(choose(&thresholds, &failed(1, thresholds.pause)), Some(Action::Copy));
+        assert_eq!(choose(&thresholds, &failed(2, thresholds.pause)), None);
+        assert_eq!(next_look(&thresholds, &failed(2, thresholds.pause)), Some(thresholds.pause * 2));
+        let longest = Duration::from_secs(4);
+        assert_eq!(choose(&thresholds, &failed(u32::MAX, longest)), Some(Action::Copy));
+        assert!(next_look(&thresholds, &failed(u32::MAX, longest)).is_some_and(|pause| pause <= longest));
     }
 
     #[test]
