@@ -291,7 +291,7 @@ class Cursor:
         """Run every statement of a script, dropping their rows; under the legacy control, commit first."""
     def fetchall(self) -> list[Any]:
         """Return all the rows that are left."""
-    def fetchmany(self, size: int | None = None) -> list[Any]:
+    def fetchmany(self, size: int = 1) -> list[Any]:
         """Return the next `size` rows, by default `arraysize`."""
     def fetchone(self) -> Any:
         """Return the next row, or None."""
