@@ -117,6 +117,8 @@ pub struct Checkpointer {
     /// Pages in the log after the last commit of ours; all our handles store it here.
     pages: Arc<AtomicI32>,
     copied: AtomicI32,
+    /// The log file is past the hard limit, and no reader pins it: it must be tended though all may be copied.
+    too_long: AtomicBool,
     /// Milliseconds from `epoch` to the last commit of ours.
     last_commit_ms: AtomicU64,
     /// The writer thread looks after the idle log.
@@ -137,6 +139,7 @@ impl Checkpointer {
             epoch: Instant::now(),
             pages: Arc::new(AtomicI32::new(0)),
             copied: AtomicI32::new(0),
+            too_long: AtomicBool::new(false),
             last_commit_ms: AtomicU64::new(0),
             has_writer: AtomicBool::new(false),
             kept: AtomicBool::new(false),
@@ -180,7 +183,7 @@ impl Checkpointer {
 
     /// Say whether the log is so long that it must be tended before it grows further.
     pub fn is_full(&self) -> bool {
-        self.uncopied() >= i64::from(self.thresholds.pages)
+        self.uncopied() >= i64::from(self.thresholds.pages) || self.too_long.load(Ordering::Relaxed)
     }
 
     /// Return the pages of the log that are not known to be in the database.
@@ -212,7 +215,16 @@ impl Checkpointer {
     fn cut(&self, handle: &Handle, wait: Duration) {
         let until = Instant::now() + wait;
         self.lock().last_cut = Some(Instant::now());
-        while self.run(handle, Mode::Truncate).busy && Instant::now() < until {
+        loop {
+            let report = self.run(handle, Mode::Truncate);
+            if report.error.is_none() && !report.busy {
+                // Only a cut that did not come about is rested from.
+                self.lock().last_cut = None;
+                return;
+            }
+            if report.error.is_some() || Instant::now() >= until {
+                return;
+            }
             std::thread::sleep(CUT_PAUSE);
         }
     }
@@ -269,6 +281,7 @@ impl Checkpointer {
         state.failures = if error.is_some() { state.failures.saturating_add(1) } else { 0 };
         state.hindered = busy || error.is_some() || copied < log;
         let told = self.note_episode(&mut state, busy, log, copied);
+        self.too_long.store(file_bytes > self.thresholds.hard_bytes && !self.is_pinned(&state), Ordering::Relaxed);
         drop(state);
         if let Some((matter, episode)) = told {
             Telemetry::of(&self.path).log_pinned(matter, episode);
@@ -341,11 +354,16 @@ impl Checkpointer {
             file_bytes: state.stats.file_bytes,
             hindered: state.hindered,
             failures: state.failures,
+            pinned: self.is_pinned(state),
             since_last: since(state.last),
             since_cut: since(state.last_cut),
             idle: now.saturating_duration_since(self.epoch).saturating_sub(last_commit),
             waiting_jobs,
         }
+    }
+
+    fn is_pinned(&self, state: &State) -> bool {
+        state.stuck.is_some_and(|(since, _)| since.elapsed() >= self.thresholds.pause)
     }
 
     /// Return the pages known to be copied: none of a log that has started again since.

@@ -46,7 +46,7 @@ impl Default for Thresholds {
             keep_bytes: 6 << 20,
             hard_bytes: 24 << 20,
             hard_wait: Duration::from_millis(50),
-            hard_pause: Duration::from_secs(1),
+            hard_pause: Duration::from_millis(250),
             pinned_after: Duration::from_secs(1),
         }
     }
@@ -96,9 +96,11 @@ pub struct Log {
     pub hindered: bool,
     /// The last so many checkpoints failed, or could not even be begun.
     pub failures: u32,
+    /// A reader keeps the checkpoints from the same page on, for more than a moment.
+    pub pinned: bool,
     /// Since the last checkpoint; `None`: there was none.
     pub since_last: Option<Duration>,
-    /// Since the last try to cut the file.
+    /// Since the last try to cut the file that failed.
     pub since_cut: Option<Duration>,
     /// Since the last commit.
     pub idle: Duration,
@@ -119,15 +121,18 @@ pub enum Action {
 pub fn choose(thresholds: &Thresholds, log: &Log) -> Option<Action> {
     let rested = |since: Option<Duration>, pause: Duration| since.is_none_or(|since| since >= pause);
     let uncopied = log.pages.saturating_sub(log.copied);
+    // Also while pages are left, and other checkpoints run: a log that is always copied beside its writers, and never
+    // wholly, never begins again.
+    let may_be_cut = !log.pinned && log.since_last.is_some() && rested(log.since_cut, thresholds.hard_pause);
+    if log.file_bytes > thresholds.hard_bytes && may_be_cut {
+        return Some(Action::Cut(thresholds.hard_wait));
+    }
     let is_idle = log.idle >= thresholds.idle && log.waiting_jobs == 0;
     if uncopied > 0 && (uncopied >= thresholds.pages || is_idle) {
         return (!log.hindered || rested(log.since_last, thresholds.pause_after(log.failures))).then_some(Action::Copy);
     }
     if log.hindered || log.since_last.is_none() {
         return None;
-    }
-    if log.file_bytes > thresholds.hard_bytes && rested(log.since_cut, thresholds.hard_pause) {
-        return Some(Action::Cut(thresholds.hard_wait));
     }
     if is_idle && log.file_bytes > thresholds.keep_bytes && rested(log.since_cut, thresholds.hard_pause) {
         return Some(Action::Cut(Duration::ZERO));
@@ -153,6 +158,7 @@ mod tests {
             file_bytes: u64::from(pages) * 4120,
             hindered: false,
             failures: 0,
+            pinned: false,
             since_last: Some(Duration::from_secs(5)),
             since_cut: None,
             idle: Duration::ZERO,
@@ -205,7 +211,7 @@ mod tests {
     #[test]
     fn a_pinned_log_is_not_tried_all_the_time() {
         let thresholds = Thresholds::default();
-        let pinned = Log { hindered: true, since_last: Some(Duration::ZERO), ..log(100_000, 5) };
+        let pinned = Log { hindered: true, pinned: true, since_last: Some(Duration::ZERO), ..log(100_000, 5) };
         assert_eq!(choose(&thresholds, &pinned), None);
         let later = Log { since_last: Some(thresholds.pause), ..pinned };
         assert_eq!(choose(&thresholds, &later), Some(Action::Copy));
@@ -247,7 +253,9 @@ mod tests {
         assert_eq!(choose(&thresholds, &idle), Some(Action::Cut(Duration::ZERO)));
         let huge = Log { file_bytes: thresholds.hard_bytes + 1, ..log(900, 900) };
         assert_eq!(choose(&thresholds, &huge), Some(Action::Cut(thresholds.hard_wait)));
-        assert_eq!(choose(&thresholds, &Log { hindered: true, ..huge }), None);
+        assert_eq!(choose(&thresholds, &Log { hindered: true, pinned: true, ..huge }), None);
+        let beside = Log { hindered: true, since_last: Some(Duration::ZERO), copied: 5, ..huge };
+        assert_eq!(choose(&thresholds, &beside), Some(Action::Cut(thresholds.hard_wait)));
         assert_eq!(choose(&thresholds, &Log { since_cut: Some(Duration::ZERO), ..huge }), None);
     }
 }
