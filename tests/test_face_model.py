@@ -249,7 +249,8 @@ class Face(RuleBasedStateMachine):
                 reader.execute("DELETE FROM t")
 
 
-TestFace = Face.TestCase
+# The long form takes minutes.
+TestFace = pytest.mark.timeout(1800 if SOAK else 180)(Face.TestCase)
 TestFace.settings = settings(
     max_examples=1000 if SOAK else 40,
     stateful_step_count=60 if SOAK else 25,
