@@ -1,6 +1,8 @@
 //! The face of one open file: what Python's `Database` is a thin cover of.
 
 #[cfg(test)]
+mod account_tests;
+#[cfg(test)]
 mod fault_tests;
 mod obstacle;
 mod open;
@@ -312,13 +314,13 @@ impl Database {
         while let Err(gave_up) = ticket.wait(&patience) {
             match (gave_up, shared.queue().cancel(ticket)) {
                 // It never runs.
-                (GaveUp::Interrupted, Some(_)) => return Err(Box::new(Error::Interrupted.into())),
+                (GaveUp::Interrupted, Some(_)) => return Err(self.interrupted(shared, called, label)),
                 (GaveUp::TimedOut, Some(Place::Parked)) => return Err(self.queue_full(shared, called, label)),
                 (GaveUp::TimedOut, Some(Place::Queued)) => {
                     return Err(self.timeout(shared, Phase::Queue, called, label));
                 }
                 (GaveUp::TimedOut, Some(Place::Taken)) => return Err(self.timeout(shared, Phase::Lock, called, label)),
-                // It runs, and its caller goes without its answer.
+                // It runs, and its caller goes without its answer. It is counted when it has run.
                 (GaveUp::Interrupted, None) => return Err(Box::new(Error::Interrupted.into())),
                 // It runs: its true result is given.
                 (GaveUp::TimedOut, None) => patience.until = None,
@@ -337,6 +339,12 @@ impl Database {
         let after = now.saturating_duration_since(called);
         let error = Error::Timeout { phase, after, holder: holder.clone() };
         self.failure(shared, error, Account { waited, holder, held, ..Account::default() }, label)
+    }
+
+    fn interrupted(&self, shared: &Shared, called: Instant, label: Arc<str>) -> Box<Failure> {
+        let (waited, held) = shared.waited_until(called, Instant::now());
+        let account = Account { waited, holder: held.main(), held, ..Account::default() };
+        self.failure(shared, Error::Interrupted, account, label)
     }
 
     fn queue_full(&self, shared: &Shared, called: Instant, label: Arc<str>) -> Box<Failure> {
@@ -374,7 +382,7 @@ impl Database {
             && shared.queue().cancel(&ticket).is_some()
         {
             return Err(match gave_up {
-                GaveUp::Interrupted => Box::new(Error::Interrupted.into()),
+                GaveUp::Interrupted => self.interrupted(shared, called, label),
                 GaveUp::TimedOut => self.queue_full(shared, called, label),
             });
         }

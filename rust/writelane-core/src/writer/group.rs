@@ -20,15 +20,36 @@ use std::time::{Duration, Instant};
 struct Member {
     job: Box<Job>,
     retries: u32,
+    /// Its waits for the lock that are over, its statements and its commits, those that came to nothing too.
+    lock: Duration,
     run: Duration,
-    ended: Instant,
+    commit: Duration,
+    /// When its statements ended, where they have run in the transaction that is open.
+    ended: Option<Instant>,
     effects: Vec<Effect>,
 }
 
 impl Member {
     fn new(job: Box<Job>) -> Self {
-        let ended = job.called;
-        Self { job, retries: 0, run: Duration::ZERO, ended, effects: Vec::new() }
+        let (lock, run, commit) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
+        Self { job, retries: 0, lock, run, commit, ended: None, effects: Vec::new() }
+    }
+
+    /// Note that the lock was waited for from `waiting` until `begun`.
+    fn waited_for_lock(&mut self, waiting: Instant, begun: Instant) {
+        self.lock += begun.saturating_duration_since(waiting.max(self.job.called));
+    }
+
+    /// Note that its statements have run since `started`.
+    fn ran(&mut self, started: Instant) {
+        let ended = Instant::now();
+        self.run += ended.saturating_duration_since(started);
+        self.ended = Some(ended);
+    }
+
+    /// Note that a commit came to nothing.
+    fn failed_to_commit(&mut self, now: Instant) {
+        self.commit += self.ended.take().map_or(Duration::ZERO, |ended| now.saturating_duration_since(ended));
     }
 
     /// Say whether it is too late to start.
@@ -39,6 +60,7 @@ impl Member {
     /// Note that what it did is undone and it waits again.
     fn requeue(&mut self) {
         self.retries += 1;
+        self.ended = None;
         self.effects.clear();
         self.job.ticket.requeue();
     }
@@ -54,13 +76,6 @@ enum Ran {
     TookAll(Box<Failure>),
     /// The transaction must be run again from its start.
     Again,
-}
-
-/// The clock of one group: when it began to wait for the lock and when it had it.
-#[derive(Clone, Copy)]
-struct Clock {
-    waiting: Instant,
-    begun: Instant,
 }
 
 /// Everything a group needs while it runs.
@@ -110,9 +125,9 @@ impl<'a> Group<'a> {
         let mut open = true;
         let mut attempt = 0;
         loop {
-            let Some(clock) = self.begin(&mut members) else { return self.state() };
-            let contended = match self.run_members(&mut members, &clock, class, &mut open) {
-                Attempt::Commit => match self.commit(&mut members, &clock) {
+            let Some(begun) = self.begin(&mut members) else { return self.state() };
+            let contended = match self.run_members(&mut members, begun, class, &mut open) {
+                Attempt::Commit => match self.commit(&mut members, begun) {
                     Ok(()) => return self.state(),
                     Err(error @ Error::Timeout { .. }) if self.engine.autocommit() => {
                         // Only those whose own deadline it was: the others wait on, for theirs.
@@ -145,10 +160,11 @@ impl<'a> Group<'a> {
     }
 
     /// Have members whose transaction was undone wait again; somebody who was in the way gets a moment to leave.
-    fn requeue(&self, members: &mut [Member], contended: bool, attempt: &mut u32) {
+    fn requeue(&mut self, members: &mut [Member], contended: bool, attempt: &mut u32) {
         for member in members.iter_mut() {
             member.requeue();
         }
+        self.waiting = Instant::now();
         if contended {
             std::thread::sleep(backoff::sleep(*attempt, super::engine::random_bits() as u32));
             *attempt += 1;
@@ -160,7 +176,7 @@ impl<'a> Group<'a> {
     }
 
     /// Begin the transaction, waiting for the lock as long as any member may still start.
-    fn begin(&mut self, members: &mut Vec<Member>) -> Option<Clock> {
+    fn begin(&mut self, members: &mut Vec<Member>) -> Option<Instant> {
         let mut attempt = 0;
         loop {
             self.drop_gone(members);
@@ -172,10 +188,13 @@ impl<'a> Group<'a> {
                 }
                 let begun = Instant::now();
                 self.blame.pass(begun);
-                return Some(Clock { waiting: self.waiting, begun });
+                for member in members.iter_mut() {
+                    member.waited_for_lock(self.waiting, begun);
+                }
+                return Some(begun);
             };
             if retry::remedy(error.code, retry::Point::Begin) == retry::Remedy::Report {
-                self.answer_error(std::mem::take(members), error.into());
+                self.answer_waiting(std::mem::take(members), error.into());
                 return None;
             }
             for member in members.iter_mut() {
@@ -185,7 +204,7 @@ impl<'a> Group<'a> {
             let tickets: Vec<_> = members.iter().map(|member| Arc::clone(&member.job.ticket)).collect();
             let cancelled = || tickets.iter().any(|ticket| ticket.is_settled());
             if self.wait_for_lock(until, attempt, &cancelled) == Err(GaveUp::Interrupted) && self.shared.must_stop() {
-                self.answer_error(std::mem::take(members), Error::Closed);
+                self.answer_waiting(std::mem::take(members), Error::Closed);
                 return None;
             }
             attempt += 1;
@@ -237,17 +256,21 @@ impl<'a> Group<'a> {
         for member in late {
             let after = now.saturating_duration_since(member.job.called);
             let error = Error::Timeout { phase: Phase::Lock, after, holder: holder.clone() };
-            self.answer_error(vec![member], error);
+            self.answer_waiting(vec![member], error);
         }
     }
 
-    fn run_members(&mut self, members: &mut Vec<Member>, clock: &Clock, class: Class, open: &mut bool) -> Attempt {
+    fn run_members(&mut self, members: &mut Vec<Member>, begun: Instant, class: Class, open: &mut bool) -> Attempt {
         let mut next = 0;
         loop {
             if next == members.len() {
-                let newcomer = if *open { self.newcomer(next, clock, class) } else { None };
+                let newcomer = if *open { self.newcomer(next, begun, class) } else { None };
                 match newcomer {
-                    Some(job) => members.push(Member::new(job)),
+                    Some(job) => {
+                        let mut member = Member::new(job);
+                        member.waited_for_lock(self.waiting, begun);
+                        members.push(member);
+                    }
                     None => return if members.is_empty() { Attempt::Nothing } else { Attempt::Commit },
                 }
             }
@@ -266,17 +289,16 @@ impl<'a> Group<'a> {
                 continue;
             }
             let ran = run_member(self.engine, member);
-            member.ended = Instant::now();
-            member.run = member.ended.saturating_duration_since(started);
+            member.ran(started);
             match ran {
                 Ran::Well => next += 1,
                 Ran::Failed(failure) => {
                     let member = members.remove(next);
-                    self.answer_failure(member, failure, clock);
+                    self.answer_failure(member, failure);
                 }
                 Ran::TookAll(failure) => {
                     let member = members.remove(next);
-                    self.answer_failure(member, failure, clock);
+                    self.answer_failure(member, failure);
                     return if self.engine.autocommit() {
                         Attempt::Again { contended: false }
                     } else {
@@ -288,8 +310,8 @@ impl<'a> Group<'a> {
         }
     }
 
-    fn newcomer(&self, jobs: usize, clock: &Clock, class: Class) -> Option<Box<Job>> {
-        let held = clock.begun.elapsed();
+    fn newcomer(&self, jobs: usize, begun: Instant, class: Class) -> Option<Box<Job>> {
+        let held = begun.elapsed();
         self.shared.queue.take_if(|job, required_waits| {
             matches!(job.work, Work::One(_) | Work::Many { .. } | Work::Batch(_))
                 && self.engine.durability().is_some_and(|durability| job.durability <= durability)
@@ -306,30 +328,31 @@ impl<'a> Group<'a> {
         })
     }
 
-    fn commit(&mut self, members: &mut Vec<Member>, clock: &Clock) -> Result<(), Error> {
+    fn commit(&mut self, members: &mut Vec<Member>, begun: Instant) -> Result<(), Error> {
         let until = members.iter().filter_map(|member| member.job.until).min();
         let waiting = Waiting::new(self.shared, Instant::now(), Blame::default());
         let interrupted = || waiting.keep_house();
         let patience = Patience { until, interrupted: &interrupted };
         let started = Instant::now();
         let mut account = Account::default();
-        self.shared.commit(Some(self.engine), &patience, &mut account).map_err(|error| match error {
-            // Nobody's signal: the time to stop has come.
-            Error::Interrupted => Error::Closed,
-            error => error,
-        })?;
+        if let Err(error) = self.shared.commit(Some(self.engine), &patience, &mut account) {
+            let now = Instant::now();
+            members.iter_mut().for_each(|member| member.failed_to_commit(now));
+            // An interrupt is nobody's signal: the time to stop has come.
+            return Err(if error == Error::Interrupted { Error::Closed } else { error });
+        }
         let committed = Instant::now();
         let jobs = members.len();
         self.shared.note_group(jobs, committed.saturating_duration_since(started));
         let mut recorder = self.shared.telemetry.recorder();
         let first = members.first().map_or("", |member| member.job.work.label());
-        recorder.group(jobs, committed.saturating_duration_since(clock.begun), first);
+        recorder.group(jobs, committed.saturating_duration_since(begun), first);
         let held = self.blame.take();
         let holder = held.main();
         let answers: Vec<(Box<Job>, Answer)> = members
             .drain(..)
             .map(|member| {
-                let waited = waited(&member, clock, committed);
+                let waited = waited(&member, committed);
                 let has_waited = !waited.lock.is_zero();
                 let account = Account {
                     waited,
@@ -376,10 +399,10 @@ impl<'a> Group<'a> {
     /// Run one job as a transaction of its own. An error: the transaction cannot be rolled back.
     fn serve_single(&mut self, single: &mut Vec<Member>) -> Result<(), SqliteError> {
         let mut attempt = 0;
-        while let Some(clock) = self.begin(single) {
-            match self.run_members(single, &clock, Class::Required, &mut false) {
+        while let Some(begun) = self.begin(single) {
+            match self.run_members(single, begun, Class::Required, &mut false) {
                 Attempt::Commit => {
-                    if let Err(error) = self.commit(single, &clock) {
+                    if let Err(error) = self.commit(single, begun) {
                         self.answer_error(std::mem::take(single), error);
                     }
                     break;
@@ -410,16 +433,16 @@ impl<'a> Group<'a> {
                 .set_durability(member.job.durability)
                 .map_err(Error::from)
                 .and_then(|()| self.engine.run_alone(call));
-            member.ended = Instant::now();
-            member.run = member.ended.saturating_duration_since(started);
-            let clock = Clock { waiting: self.waiting, begun: started };
+            let ended = Instant::now();
             match result {
                 Ok(effect) => {
                     if matches!(member.job.work, Work::Setting(_)) {
                         self.shared.settings.add(Arc::clone(&call.sql));
                     }
                     member.effects.push(effect);
-                    let account = self.account(waited(member, &clock, member.ended), member.retries, 0);
+                    member.waited_for_lock(self.waiting, started);
+                    member.run = ended.saturating_duration_since(started);
+                    let account = self.account(waited(member, ended), member.retries, 0);
                     self.shared.telemetry.record_one(member.job.work.label(), &account, None);
                     let effects = std::mem::take(&mut member.effects);
                     self.shared.set_serving(false);
@@ -437,13 +460,16 @@ impl<'a> Group<'a> {
                     if self.wait_for_lock(until, attempt, &cancelled) == Err(GaveUp::Interrupted)
                         && self.shared.must_stop()
                     {
-                        self.answer_error(std::mem::take(&mut members), Error::Closed);
+                        self.answer_waiting(std::mem::take(&mut members), Error::Closed);
                         return self.state();
                     }
                     attempt += 1;
                 }
                 Err(error) => {
+                    member.waited_for_lock(self.waiting, started);
                     let broken = self.engine.rollback().is_err();
+                    // Undoing it is a part of it: it has no commit.
+                    member.run = started.elapsed();
                     self.answer_error(std::mem::take(&mut members), error);
                     return if broken { Served::Broken } else { self.state() };
                 }
@@ -458,30 +484,32 @@ impl<'a> Group<'a> {
         if !member.job.ticket.start() {
             return self.state();
         }
+        member.waited_for_lock(self.waiting, started);
+        let before = member.lock;
         let mut attempt = 0;
         let report = loop {
             let report = self.shared.checkpointer.run(self.engine.handle(), mode);
-            let waits = mode != checkpoint::Mode::Passive && !member.job.is_late(Instant::now());
-            if !report.busy
-                || !waits
-                || (self.wait_for_lock(member.job.until, attempt, &|| false) == Err(GaveUp::Interrupted)
-                    && self.shared.must_stop())
-            {
+            let ran = Instant::now();
+            if !report.busy || mode == checkpoint::Mode::Passive || member.job.is_late(ran) {
+                break report;
+            }
+            let waited = self.wait_for_lock(member.job.until, attempt, &|| false);
+            member.waited_for_lock(ran, Instant::now());
+            if waited == Err(GaveUp::Interrupted) && self.shared.must_stop() {
                 break report;
             }
             member.retries += 1;
             attempt += 1;
         };
-        member.ended = Instant::now();
-        member.run = member.ended.saturating_duration_since(started);
-        let clock = Clock { waiting: self.waiting, begun: started };
+        let ended = Instant::now();
+        member.run = ended.saturating_duration_since(started).saturating_sub(member.lock.saturating_sub(before));
         match report.error {
             Some(error) => self.answer_error(vec![member], error.into()),
             None => {
                 let row = [i64::from(report.busy), i64::from(report.log), i64::from(report.copied)];
                 let row = row.map(Value::Integer);
                 let effect = Effect { rows: vec![Box::new(row)], rowcount: -1, ..Effect::default() };
-                let waited = waited(&member, &clock, member.ended);
+                let waited = waited(&member, ended);
                 let account = self.account(waited, member.retries, 0);
                 self.shared.telemetry.record_one(member.job.work.label(), &account, None);
                 self.answer(&member.job, Ok(Outcome { effects: vec![effect], account }));
@@ -492,13 +520,12 @@ impl<'a> Group<'a> {
 
     fn serve_lend(&mut self, job: Box<Job>) -> Served {
         let mut members = vec![Member::new(job)];
-        let Some(clock) = self.begin(&mut members) else { return self.state() };
-        let Some(mut member) = members.pop() else { return self.state() };
+        let Some(begun) = self.begin(&mut members) else { return self.state() };
+        let Some(member) = members.pop() else { return self.state() };
         if !member.job.ticket.start() {
             return if self.engine.rollback().is_err() { Served::Broken } else { self.state() };
         }
-        member.ended = clock.begun;
-        let account = self.account(waited(&member, &clock, clock.begun), member.retries, 1);
+        let account = self.account(waited(&member, begun), member.retries, 1);
         Served::Lend(member.job, account)
     }
 
@@ -514,11 +541,21 @@ impl<'a> Group<'a> {
         Account { waited, retries, group, holder: held.main(), held }
     }
 
-    fn answer_failure(&mut self, member: Member, mut failure: Box<Failure>, clock: &Clock) {
-        failure.account = self.account(waited(&member, clock, member.ended), member.retries, 0);
+    fn answer_failure(&mut self, mut member: Member, mut failure: Box<Failure>) {
+        let ended = member.ended.take().unwrap_or_else(Instant::now);
+        failure.account = self.account(waited(&member, ended), member.retries, 0);
         self.shared.telemetry.record_one(member.job.work.label(), &failure.account, Some(&failure.error));
         self.shared.count_drop(&member.job, &failure.error);
         self.answer(&member.job, Err(failure));
+    }
+
+    /// Answer members who still wait for the lock with one error.
+    fn answer_waiting(&mut self, mut members: Vec<Member>, error: Error) {
+        let now = Instant::now();
+        for member in &mut members {
+            member.waited_for_lock(self.waiting, now);
+        }
+        self.answer_error(members, error);
     }
 
     /// Answer members that did not run, or whose run came to nothing, with one error.
@@ -529,10 +566,7 @@ impl<'a> Group<'a> {
                 // Its caller has just given up, and has counted it.
                 continue;
             }
-            let queue = self.waiting.saturating_duration_since(member.job.called);
-            let lock = now.saturating_duration_since(member.job.called).saturating_sub(queue);
-            let waited = Waited { queue, lock, ..Waited::default() };
-            let account = self.account(waited, member.retries, 0);
+            let account = self.account(waited(&member, now), member.retries, 0);
             let label = member.job.work.label();
             self.shared.telemetry.record_one(label, &account, Some(&error));
             let statement = Some(Arc::clone(label));
@@ -638,12 +672,11 @@ fn run_work(engine: &mut Engine, work: &Work, effects: &mut Vec<Effect>) -> Resu
 }
 
 /// Split the time of a job into its phases, so that they add up to its latency.
-fn waited(member: &Member, clock: &Clock, answered: Instant) -> Waited {
+fn waited(member: &Member, answered: Instant) -> Waited {
     let total = answered.saturating_duration_since(member.job.called);
-    let lock = clock.begun.saturating_duration_since(clock.waiting.max(member.job.called));
-    let commit = answered.saturating_duration_since(member.ended);
-    let queue = total.saturating_sub(lock).saturating_sub(member.run).saturating_sub(commit);
-    Waited { queue, lock, run: member.run, commit }
+    let commit = member.ended.map_or(Duration::ZERO, |ended| answered.saturating_duration_since(ended));
+    let (lock, run, commit) = (member.lock, member.run, member.commit + commit);
+    Waited { queue: total.saturating_sub(lock).saturating_sub(run).saturating_sub(commit), lock, run, commit }
 }
 
 /// Run a job as a transaction of its own, at once or not at all, after its caller's own wait for its turn.
@@ -654,34 +687,37 @@ pub(super) fn drive(shared: &Shared, engine: &mut Engine, job: Box<Job>, waiting
     if let Err(error) = engine.set_durability(member.job.durability).and_then(|()| engine.begin()) {
         return match retry::remedy(error.code, retry::Point::Begin) {
             retry::Remedy::Report => {
-                let failure =
-                    Failure { statement: Some(Arc::clone(member.job.work.label())), ..Error::from(error).into() };
-                shared.telemetry.record_one(member.job.work.label(), &failure.account, Some(&failure.error));
-                Driven::Answered(Err(Box::new(failure)))
+                let now = Instant::now();
+                member.waited_for_lock(waiting_since, now);
+                let held = blame.end(now);
+                let account = Account { waited: waited(&member, now), holder: held.main(), held, ..Account::default() };
+                let (error, statement) = (Error::from(error), Some(Arc::clone(member.job.work.label())));
+                shared.telemetry.record_one(member.job.work.label(), &account, Some(&error));
+                Driven::Answered(Err(Box::new(Failure { error, statement, position: None, account })))
             }
             _ => Driven::NotNow(member.job),
         };
     }
-    let clock = Clock { waiting: waiting_since, begun: Instant::now() };
-    blame.pass(clock.begun);
+    let begun = Instant::now();
+    member.waited_for_lock(waiting_since, begun);
+    blame.pass(begun);
     let held = blame.take();
     let result = run_work(engine, &member.job.work, &mut member.effects);
-    member.ended = Instant::now();
-    member.run = member.ended.saturating_duration_since(clock.begun);
+    member.ran(begun);
     let mut failure = match result {
         Ok(()) => {
             let never = || false;
             // Without a wait: a reader in the way of COMMIT is waited for by the writer, who runs the job again.
-            let patience = Patience { until: Some(clock.begun), interrupted: &never };
+            let patience = Patience { until: Some(begun), interrupted: &never };
             let mut account = Account::default();
             match shared.commit(Some(engine), &patience, &mut account) {
                 Ok(()) => {
                     let committed = Instant::now();
-                    shared.note_group(1, committed.saturating_duration_since(member.ended));
-                    let waited = waited(&member, &clock, committed);
+                    let waited = waited(&member, committed);
+                    shared.note_group(1, waited.commit);
                     let account = Account { waited, group: 1, holder: held.main(), held, ..account };
                     let mut recorder = shared.telemetry.recorder();
-                    recorder.group(1, committed.saturating_duration_since(clock.begun), member.job.work.label());
+                    recorder.group(1, committed.saturating_duration_since(begun), member.job.work.label());
                     recorder.job(member.job.work.label(), &account, None);
                     return Driven::Answered(Ok(Outcome { effects: member.effects, account }));
                 }
@@ -703,7 +739,7 @@ pub(super) fn drive(shared: &Shared, engine: &mut Engine, job: Box<Job>, waiting
             failure
         }
     };
-    failure.account.waited = waited(&member, &clock, Instant::now());
+    failure.account.waited = waited(&member, Instant::now());
     (failure.account.holder, failure.account.held) = (held.main(), held);
     shared.telemetry.record_one(member.job.work.label(), &failure.account, Some(&failure.error));
     Driven::Answered(Err(failure))

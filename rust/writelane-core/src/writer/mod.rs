@@ -327,9 +327,7 @@ impl Shared {
     pub(crate) fn poison(&self, why: &str) {
         let why = self.poisoned.get_or_init(|| why.into());
         for job in self.queue.close_and_drain() {
-            let error = Error::Poisoned(Arc::clone(why));
-            self.count_drop(&job, &error);
-            answer_one(&job, Err(Box::new(error.into())));
+            self.refuse(&job, Error::Poisoned(Arc::clone(why)));
         }
     }
 
@@ -438,7 +436,7 @@ impl Shared {
         let error = match gave_up {
             GaveUp::TimedOut => Error::Timeout { phase: Phase::Lock, after, holder: holder.clone() },
             GaveUp::Interrupted if self.must_stop() => Error::Closed,
-            GaveUp::Interrupted => return Box::new(Error::Interrupted.into()),
+            GaveUp::Interrupted => Error::Interrupted,
         };
         let waited = Waited { lock: after, ..Waited::default() };
         let account = Account { waited, holder, held, ..Account::default() };

@@ -5,7 +5,7 @@ use super::waiting::Waiting;
 use super::{Shared, answer_one};
 use crate::checkpoint::LABEL;
 use crate::error::{Error, Phase};
-use crate::job::{Account, Failure};
+use crate::job::{Account, Failure, Job};
 use crate::policy::checkpoint::Mode;
 use crate::policy::group as policy;
 use crate::queue::Wake;
@@ -47,9 +47,7 @@ fn run(shared: &Arc<Shared>) {
     }
     // Whatever came in between is answered, not left waiting.
     for job in shared.queue.close_and_drain() {
-        let error = shared.check().err().unwrap_or(Error::Closed);
-        shared.count_drop(&job, &error);
-        answer_one(&job, Err(Box::new(error.into())));
+        shared.refuse(&job, shared.check().err().unwrap_or(Error::Closed));
     }
     close(shared);
 }
@@ -140,8 +138,7 @@ fn look_after_log(shared: &Arc<Shared>) {
 
 fn refuse_all(shared: &Shared) {
     for job in shared.queue.close_and_drain() {
-        shared.count_drop(&job, &Error::Closed);
-        answer_one(&job, Err(Box::new(Error::Closed.into())));
+        shared.refuse(&job, Error::Closed);
     }
 }
 
@@ -190,6 +187,20 @@ impl Shared {
             let statement = Some(Arc::clone(job.work.label()));
             answer_one(&job, Err(Box::new(Failure { error, statement, position: None, account })));
         }
+    }
+
+    /// Answer a queued job that will never run, and count it with what it waited.
+    pub(super) fn refuse(&self, job: &Job, error: Error) {
+        if !job.ticket.claim() {
+            // Its caller has just given up, and has counted it.
+            return;
+        }
+        let (waited, held) = self.waited_until(job.called, Instant::now());
+        let account = Account { waited, holder: held.main(), held, ..Account::default() };
+        self.telemetry.record_one(job.work.label(), &account, Some(&error));
+        self.count_drop(job, &error);
+        let statement = Some(Arc::clone(job.work.label()));
+        answer_one(job, Err(Box::new(Failure { error, statement, position: None, account })));
     }
 
     fn first_label(&self) -> Arc<str> {
