@@ -103,6 +103,21 @@ def test_waits_in_this_process_are_put_down_to_the_transaction_that_caused_them(
     assert {share["pid"] for share in entry["held_by"]} - {None} == {os.getpid()}
 
 
+def test_a_database_that_this_process_had_open_before_is_seen_as_well_as_a_new_one(path: Path) -> None:
+    with writelane.open(path) as db:
+        db.execute(INSERT, ("before",))
+    # Descriptors are numbered anew from here on: none that the first time had is free.
+    others = [os.open(os.devnull, os.O_RDONLY) for _ in range(64)]
+    try:
+        with writelane.open(path) as db, db.transaction(label="nightly job") as tx:
+            tx.execute(INSERT, ("again",))
+            assert _native.look(path)["holder"]["pid"] == os.getpid()
+            assert _native.look(path)["holder"]["statement"] == INSERT
+    finally:
+        for other in others:
+            os.close(other)
+
+
 def test_phases_add_up_to_the_latency_of_each_job(path: Path) -> None:
     # Jobs so long that the caller's own way back to its clock is no part of it, also on a busy machine.
     sql = (

@@ -269,11 +269,12 @@ impl LaneFile {
         let _ = self.file().write_all_at(page.seal(), slot_at(index) as u64);
     }
 
-    /// Say whether the record `index` still is one of this process: somebody may have truncated the file.
-    pub fn has_slot(&self, index: usize) -> bool {
+    /// Say whether the record `index` still is the one that `page` is written to: somebody may have truncated the file,
+    /// or it may be what this process left there when it had the database open before, with another board.
+    pub fn has_slot(&self, index: usize, page: &Page) -> bool {
         let mut bytes = [0; slot::SIZE];
         self.file().read_exact_at(&mut bytes, slot_at(index) as u64).is_ok()
-            && Record::read(&bytes).is_some_and(|record| record.pid == std::process::id())
+            && Record::read(&bytes).is_some_and(|record| page.is_of(&record))
     }
 
     /// Read the records of all living processes, this one's among them.

@@ -104,6 +104,12 @@ impl Page {
         self.text(WANTED, 76, wanted);
     }
 
+    /// Say whether a record is of the same process with the same board.
+    pub fn is_of(&self, record: &Record) -> bool {
+        let board = u32::from_le_bytes([self.0[68], self.0[69], self.0[70], self.0[71]]);
+        (number(&self.0, 16), number(&self.0, 24), board) == (u64::from(record.pid), record.started, record.board)
+    }
+
     /// Return the bytes to write, with their checksum.
     pub fn seal(&mut self) -> &[u8; SIZE] {
         let sum = checksum(&self.0);

@@ -486,7 +486,7 @@ impl State {
             let page = Page::new(pid, started, process::namespace(), process::boot(), &command, board);
             self.page = Some(page);
         }
-        if let Some(page) = self.page.as_mut().filter(|_| !file.has_slot(slot)) {
+        if let Some(page) = self.page.as_mut().filter(|page| !file.has_slot(slot, page)) {
             file.write_slot(slot, page);
         }
         self.publish();
