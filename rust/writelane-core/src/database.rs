@@ -338,13 +338,13 @@ impl Database {
         let holder = shared.lock_holder().or_else(|| held.main());
         let after = now.saturating_duration_since(called);
         let error = Error::Timeout { phase, after, holder: holder.clone() };
-        self.failure(shared, error, Account { waited, holder, held, ..Account::default() }, label)
+        shared.failure(&label, error, Account { waited, holder, held, ..Account::default() })
     }
 
     fn interrupted(&self, shared: &Shared, called: Instant, label: Arc<str>) -> Box<Failure> {
         let (waited, held) = shared.waited_until(called, Instant::now());
         let account = Account { waited, holder: held.main(), held, ..Account::default() };
-        self.failure(shared, Error::Interrupted, account, label)
+        shared.failure(&label, Error::Interrupted, account)
     }
 
     fn queue_full(&self, shared: &Shared, called: Instant, label: Arc<str>) -> Box<Failure> {
@@ -352,12 +352,7 @@ impl Database {
         let after = called.elapsed();
         let error = Error::QueueFull { after, jobs_max: bounds.jobs_max, bytes_max: bounds.bytes_max };
         let waited = Waited { queue: after, ..Waited::default() };
-        self.failure(shared, error, Account { waited, ..Account::default() }, label)
-    }
-
-    fn failure(&self, shared: &Shared, error: Error, account: Account, label: Arc<str>) -> Box<Failure> {
-        shared.telemetry().record_one(&label, &account, Some(&error));
-        Box::new(Failure { error, statement: Some(label), position: None, account })
+        shared.failure(&label, error, Account { waited, ..Account::default() })
     }
 
     /// Queue work and return the claim on its answer. Waits for room in a full queue, up to the deadline.

@@ -214,19 +214,13 @@ impl Checkpointer {
 
     fn cut(&self, handle: &Handle, wait: Duration) {
         let until = Instant::now() + wait;
-        self.lock().last_cut = Some(Instant::now());
-        loop {
-            let report = self.run(handle, Mode::Truncate);
-            if report.error.is_none() && !report.busy {
-                // Only a cut that did not come about is rested from.
-                self.lock().last_cut = None;
-                return;
-            }
-            if report.error.is_some() || Instant::now() >= until {
-                return;
-            }
+        let mut report = self.run(handle, Mode::Truncate);
+        while report.busy && Instant::now() < until {
             std::thread::sleep(CUT_PAUSE);
+            report = self.run(handle, Mode::Truncate);
         }
+        // Only a cut that did not come about is rested from.
+        self.lock().last_cut = (report.busy || report.error.is_some()).then(Instant::now);
     }
 
     /// Say whether the log needs tending though nobody commits.

@@ -43,6 +43,21 @@ pub enum Holder {
     Unknown,
 }
 
+impl Holder {
+    /// Say whether two sightings are of the same holder doing the same.
+    pub fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Process { pid, statement, .. }, Self::Process { pid: other, statement: theirs, .. }) => {
+                pid == other && statement == theirs
+            }
+            (Self::Elsewhere { command, statement, .. }, Self::Elsewhere { command: other, statement: theirs, .. }) => {
+                command == other && statement == theirs
+            }
+            (a, b) => a == b,
+        }
+    }
+}
+
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (command, statement, held) = match self {

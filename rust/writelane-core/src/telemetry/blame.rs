@@ -21,19 +21,6 @@ pub struct Blame {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Held(Option<Arc<[Stretch]>>);
 
-/// Say whether two sightings are of the same holder doing the same.
-fn same(a: &Holder, b: &Holder) -> bool {
-    match (a, b) {
-        (Holder::Process { pid, statement, .. }, Holder::Process { pid: other, statement: theirs, .. }) => {
-            pid == other && statement == theirs
-        }
-        (Holder::Elsewhere { command, statement, .. }, Holder::Elsewhere { command: other, statement: theirs, .. }) => {
-            command == other && statement == theirs
-        }
-        (a, b) => a == b,
-    }
-}
-
 impl Blame {
     /// Say whether it is time to look again.
     pub fn is_due(&self, now: Instant, every: Duration) -> bool {
@@ -46,7 +33,7 @@ impl Blame {
         self.looked = Some(now);
         match self.stretches.last_mut() {
             // The later sighting knows how long the lock has been held by now.
-            Some((last, _)) if same(last, &holder) => *last = holder,
+            Some((last, _)) if last.is_same(&holder) => *last = holder,
             _ => {
                 if self.stretches.len() >= STRETCHES_MAX {
                     self.stretches.remove(0);

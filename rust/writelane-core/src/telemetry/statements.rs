@@ -71,19 +71,6 @@ fn count(counts: &mut Vec<(&'static str, u64)>, name: &'static str) {
     }
 }
 
-/// Say whether two sightings are counted as one holder.
-fn is_one(a: &Holder, b: &Holder) -> bool {
-    match (a, b) {
-        (Holder::Process { pid, statement, .. }, Holder::Process { pid: other, statement: theirs, .. }) => {
-            pid == other && statement == theirs
-        }
-        (Holder::Elsewhere { command, statement, .. }, Holder::Elsewhere { command: other, statement: theirs, .. }) => {
-            command == other && statement == theirs
-        }
-        (a, b) => a == b,
-    }
-}
-
 impl Entry {
     pub(super) fn record(&mut self, account: &Account, error: Option<&'static str>) {
         self.count += 1;
@@ -107,13 +94,13 @@ impl Entry {
 
     fn blame(&mut self, holder: &Holder, time: Duration) {
         let full = self.held_by.len() >= HOLDERS_MAX;
-        let known = self.held_by.iter().position(|(known, _)| is_one(known, holder));
+        let known = self.held_by.iter().position(|(known, _)| known.is_same(holder));
         let known = known.or_else(|| full.then(|| self.held_by.iter().position(|(h, _)| *h == Holder::Unknown))?);
         match known {
             Some(place) => {
                 let (known, sum) = &mut self.held_by[place];
                 *sum += time;
-                if is_one(known, holder) {
+                if known.is_same(holder) {
                     // The later sighting says whether it is stopped by now.
                     known.clone_from(holder);
                 }

@@ -567,12 +567,9 @@ impl<'a> Group<'a> {
                 continue;
             }
             let account = self.account(waited(&member, now), member.retries, 0);
-            let label = member.job.work.label();
-            self.shared.telemetry.record_one(label, &account, Some(&error));
-            let statement = Some(Arc::clone(label));
             self.shared.count_drop(&member.job, &error);
-            let failure = Failure { error: error.clone(), statement, position: None, account };
-            self.answer(&member.job, Err(Box::new(failure)));
+            let failure = self.shared.failure(member.job.work.label(), error.clone(), account);
+            self.answer(&member.job, Err(failure));
         }
     }
 
@@ -691,9 +688,7 @@ pub(super) fn drive(shared: &Shared, engine: &mut Engine, job: Box<Job>, waiting
                 member.waited_for_lock(waiting_since, now);
                 let held = blame.end(now);
                 let account = Account { waited: waited(&member, now), holder: held.main(), held, ..Account::default() };
-                let (error, statement) = (Error::from(error), Some(Arc::clone(member.job.work.label())));
-                shared.telemetry.record_one(member.job.work.label(), &account, Some(&error));
-                Driven::Answered(Err(Box::new(Failure { error, statement, position: None, account })))
+                Driven::Answered(Err(shared.failure(member.job.work.label(), error.into(), account)))
             }
             _ => Driven::NotNow(member.job),
         };

@@ -439,9 +439,13 @@ impl Shared {
             GaveUp::Interrupted => Error::Interrupted,
         };
         let waited = Waited { lock: after, ..Waited::default() };
-        let account = Account { waited, holder, held, ..Account::default() };
-        self.telemetry.record_one(job.work.label(), &account, Some(&error));
-        Box::new(Failure { error, statement: Some(Arc::clone(job.work.label())), position: None, account })
+        self.failure(job.work.label(), error, Account { waited, holder, held, ..Account::default() })
+    }
+
+    /// Count work that failed as a whole, and make the answer of it.
+    pub(crate) fn failure(&self, label: &Arc<str>, error: Error, account: Account) -> Box<Failure> {
+        self.telemetry.record_one(label, &account, Some(&error));
+        Box::new(Failure { error, statement: Some(Arc::clone(label)), position: None, account })
     }
 
     /// COMMIT, with waits where readers of a rollback-journal database are in the way. Rolls back what cannot commit.

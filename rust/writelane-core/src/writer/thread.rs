@@ -5,7 +5,7 @@ use super::waiting::Waiting;
 use super::{Shared, answer_one};
 use crate::checkpoint::LABEL;
 use crate::error::{Error, Phase};
-use crate::job::{Account, Failure, Job};
+use crate::job::{Account, Job};
 use crate::policy::checkpoint::Mode;
 use crate::policy::group as policy;
 use crate::queue::Wake;
@@ -183,9 +183,7 @@ impl Shared {
                 Error::QueueFull { after, jobs_max: bounds.jobs_max, bytes_max: bounds.bytes_max }
             };
             let account = Account { waited, holder, held, ..Account::default() };
-            self.telemetry.record_one(job.work.label(), &account, Some(&error));
-            let statement = Some(Arc::clone(job.work.label()));
-            answer_one(&job, Err(Box::new(Failure { error, statement, position: None, account })));
+            answer_one(&job, Err(self.failure(job.work.label(), error, account)));
         }
     }
 
@@ -197,10 +195,8 @@ impl Shared {
         }
         let (waited, held) = self.waited_until(job.called, Instant::now());
         let account = Account { waited, holder: held.main(), held, ..Account::default() };
-        self.telemetry.record_one(job.work.label(), &account, Some(&error));
         self.count_drop(job, &error);
-        let statement = Some(Arc::clone(job.work.label()));
-        answer_one(job, Err(Box::new(Failure { error, statement, position: None, account })));
+        answer_one(job, Err(self.failure(job.work.label(), error, account)));
     }
 
     fn first_label(&self) -> Arc<str> {
