@@ -303,6 +303,26 @@ def test_a_transaction_held_long_is_known_by_the_place_that_began_it(path: Path)
         assert entry["max"] >= 1.2
 
 
+def test_many_places_that_write_are_told_apart(path: Path) -> None:
+    connection = writelane.dbapi.connect(path)
+    # Every transaction counts as long.
+    _native.FileTelemetry(connection).publish_over(0.0)
+    write = "connection.execute('INSERT OR REPLACE INTO t(x) VALUES (1)')"
+    code = f"def write(connection):\n    {write}\n    connection.commit()\n"
+    code += f"def also(connection):\n    {write}; connection.execute('COMMIT')\n"
+    places: list[dict[str, Any]] = [{} for _ in range(12)]
+    for number, place in enumerate(places):
+        exec(compile(code, f"place-{number}.py", "exec"), place)
+    for _ in range(3):
+        for place in places:
+            place["write"](connection)
+            place["also"](connection)
+    long = writelane.dbapi.telemetry(connection).long_transactions
+    connection.close()
+    expected = {(f"place-{number}.py:{line}", 3) for number in range(12) for line in (2, 5)}
+    assert {(entry["location"], entry["count"]) for entry in long} == expected
+
+
 def test_an_open_snapshot_is_seen_with_its_age(path: Path) -> None:
     with writelane.open(path) as db:
         db.execute(INSERT, (1,))

@@ -16,20 +16,23 @@ _LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "pl
 _DEPTH_MAX = 40
 
 
-def caller() -> str | None:
-    """Return ``file:line`` of the innermost frame of the application; of the innermost at all where none is its own."""
+def caller() -> tuple[str | None, bool]:
+    """Return ``file:line`` of the innermost frame of the application, and whether it is the innermost of all.
+
+    Where no frame is the application's own, return the innermost of all, as if it were not.
+    """
     try:
         frame = sys._getframe(1)
     except ValueError:
-        return None
+        return None, False
     first: str | None = None
-    for _ in range(_DEPTH_MAX):
+    for depth in range(_DEPTH_MAX):
         name = frame.f_code.co_filename
         if not name.startswith((_OURS, "<frozen ")):
             if not name.startswith(_LIBRARIES):
-                return f"{name}:{frame.f_lineno}"
+                return f"{name}:{frame.f_lineno}", depth == 0
             first = first or f"{name}:{frame.f_lineno}"
         if frame.f_back is None:
             break
         frame = frame.f_back
-    return first
+    return first, False
