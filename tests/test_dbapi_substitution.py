@@ -104,3 +104,50 @@ def test_the_shell_runs(arguments):
     result = python("-m", "writelane.dbapi", *arguments)
     assert result.returncode == 0, result.stderr
     assert result.stdout
+
+
+def test_every_file_of_the_process_is_asked_for_waits(tmp_path):
+    code = """
+import sqlite3, subprocess, sys, threading
+import writelane, writelane.dbapi
+from writelane.dbapi import measure
+
+HOLD = '''
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN IMMEDIATE")
+print("held", flush=True)
+sys.stdin.readline()
+connection.execute("COMMIT")
+'''
+
+def hold(path):
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    holder.stdout.readline()
+    threading.Timer(0.3, lambda: holder.communicate("go")).start()
+
+connections = [writelane.dbapi.connect(f"{number}.db", timeout=60, isolation_level=None) for number in range(3)]
+for number, connection in enumerate(connections):
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("CREATE TABLE t(x)")
+    if number:
+        hold(f"{number}.db")
+        connection.execute(f"INSERT INTO t VALUES ({number})")
+    connection.close()
+with writelane.open("3.db") as db:
+    db.execute("CREATE TABLE t(x)")
+    hold("3.db")
+    db.execute("INSERT INTO t VALUES (3)")
+waits = measure.lock_waits()
+assert {(wait["path"].rpartition("/")[2], wait["sql"]) for wait in waits} == {
+    (f"{number}.db", f"INSERT INTO t VALUES ({number})") for number in (1, 2, 3)
+}, waits
+assert all(wait["lock_waits"] == 1 for wait in waits), waits
+sums = [wait["lock_wait"]["sum"] for wait in waits]
+assert sums == sorted(sums, reverse=True), sums
+assert measure.report().startswith("writelane: 3 statements waited for a lock, ")
+"""
+    result = python("-c", code, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr

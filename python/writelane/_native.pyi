@@ -231,9 +231,6 @@ class Connection:
     def total_changes(self) -> int:
         """The rows changed since the connection was opened."""
 
-def connection_waits() -> list[dict[str, Any]]:
-    """Return what is known of the statements of this process's connections that waited for a lock."""
-
 def enable_callback_tracebacks(enable: bool, /) -> None:
     """Have exceptions in functions called from SQL reported through `sys.unraisablehook`, or not."""
 
@@ -571,6 +568,12 @@ class FileTelemetry:
     """What this process has counted of one file, whoever used it: databases and connections alike."""
 
     def __new__(cls, target: Connection | _StrPath) -> Self: ...
+    @staticmethod
+    def all() -> list[FileTelemetry]:
+        """Return the counts of every file of this process, in the order in which they were first opened.
+
+        Of those that nobody has open, the latest few are known.
+        """
     @property
     def number(self) -> int:
         """The number that events of this file carry."""

@@ -29,9 +29,9 @@ class Telemetry:
     def statements(self) -> list[dict[str, Any]]:
         """By SQL text, the one that waited longest first: ``sql``, ``count``, ``errors`` by code name, ``retries``,
         ``queue_wait``, ``lock_wait``, ``run``, ``commit`` and ``latency``, which is all of them (each ``{count, sum,
-        max, p50, p90, p99, p999}``), ``held_by`` (a list of ``{pid, command, statement, seconds}``, which add up to the
-        sum of ``lock_wait``; of a holder that could not be told, ``pid`` is ``None``) and ``dropped`` (best-effort work
-        that was not run, by reason)."""
+        max, p50, p90, p99, p999}``), ``lock_waits`` (how many waited a millisecond or longer for the lock), ``held_by``
+        (a list of ``{pid, command, statement, seconds}``, which add up to the sum of ``lock_wait``; of a holder that
+        could not be told, ``pid`` is ``None``) and ``dropped`` (best-effort work that was not run, by reason)."""
         return copy.deepcopy(self._statements)
 
     @property

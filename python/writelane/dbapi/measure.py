@@ -1,4 +1,4 @@
-"""Which statements of this process's connections waited for the write lock, how long, and for whom."""
+"""Which statements of this process waited for the write lock, how long, and for whom."""
 
 from __future__ import annotations
 
@@ -11,11 +11,18 @@ SHOWN = 20
 
 
 def lock_waits() -> list[dict[str, Any]]:
-    """Return, for every statement that met a lock, what `telemetry()` has: the one that waited longest first.
+    """Return what `telemetry()` has, and the file's `path`, for every statement that waited: the longest wait first.
 
-    Durations are in seconds. Statements that never waited are not counted.
+    Durations are in seconds. A statement waited where its `lock_waits` is not 0: for a millisecond or longer. All files
+    that this process has open are asked, and of those it had open the latest few.
     """
-    return _native.connection_waits()
+    waits = [
+        {"path": str(file.path), **entry}
+        for file in _native.FileTelemetry.all()
+        for entry in file.snapshot()["statements"]
+        if entry["lock_waits"]
+    ]
+    return sorted(waits, key=lambda entry: -float(entry["lock_wait"]["sum"]))
 
 
 def report() -> str:
@@ -23,7 +30,7 @@ def report() -> str:
     waits = lock_waits()
     if not waits:
         return "writelane: no statement waited for a lock"
-    count = sum(entry["lock_wait"]["count"] for entry in waits)
+    count = sum(entry["lock_waits"] for entry in waits)
     total = sum(entry["lock_wait"]["sum"] for entry in waits)
     lines = [f"writelane: {count} statement{'s' * (count > 1)} waited for a lock, {total:.3f} s in all"]
     for entry in waits[:SHOWN]:
@@ -31,7 +38,7 @@ def report() -> str:
         sql = " ".join(entry["sql"].split())
         if len(sql) > 80:
             sql = sql[:79] + "…"
-        line = f"  {wait['count']} x, {wait['sum']:.3f} s, longest {wait['max']:.3f} s: {sql}"
+        line = f"  {entry['lock_waits']} x, {wait['sum']:.3f} s, longest {wait['max']:.3f} s: {sql}"
         if entry["errors"]:
             line += "; failed: " + ", ".join(f"{name} {number}" for name, number in entry["errors"].items())
         for holder in entry["held_by"][:3]:

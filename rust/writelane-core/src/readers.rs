@@ -224,8 +224,8 @@ fn gave_up_error(gave_up: GaveUp, called: Instant) -> Error {
 }
 
 fn run(reader: &mut Reader, call: &Call) -> Result<Effect, Error> {
-    let (statement, _) = reader.cache.take_or_prepare(&reader.handle, call.sql.as_bytes())?;
-    let Some(statement) = statement else { return Ok(Effect { rowcount: -1, ..Effect::default() }) };
+    let prepared = reader.cache.take_or_prepare(&reader.handle, &call.sql)?;
+    let Some((text, statement)) = prepared else { return Ok(Effect { rowcount: -1, ..Effect::default() }) };
     let result = (|| {
         bind(&statement, &call.parameters)?;
         let mut rows = Vec::new();
@@ -238,7 +238,7 @@ fn run(reader: &mut Reader, call: &Call) -> Result<Effect, Error> {
         Ok(Effect { columns, rows, rowcount: -1, lastrowid: None })
     })();
     // Reset at once, whatever happened: a statement left running would pin its snapshot.
-    reader.cache.give_back(call.sql.as_bytes(), statement);
+    reader.cache.give_back(text, statement);
     result
 }
 

@@ -153,6 +153,29 @@ fn a_second_process_waits_for_the_first() {
 }
 
 #[test]
+fn who_queues_is_seen_by_one_that_never_pauses() {
+    let scene = Scene::new();
+    let lane = Lane::of(&scene.database());
+    let db = connect(&scene.database());
+    let turn = lane.enter("fast", &for_ever()).unwrap();
+    db.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let mut other = scene.peer();
+    assert_eq!(other.ask("enter"), "in");
+    other.tell("await_lock");
+    scene.wait_until_waiting(&other);
+    db.execute_batch("COMMIT").unwrap();
+    assert_eq!(other.hear(), "free");
+    drop(turn);
+    // The other has its place between processes and does not give it up.
+    let until = Instant::now() + Duration::from_secs(20);
+    while lane.try_enter("fast").is_some() {
+        assert!(Instant::now() < until, "it is gone past for ever");
+    }
+    assert_eq!(other.ask("leave"), "out");
+    wait_until("the lane is free again", || lane.try_enter("me").is_some());
+}
+
+#[test]
 fn processes_in_a_loop_take_turns() {
     let scene = Scene::new();
     let mut peers: Vec<Peer> = (0..4).map(|_| scene.peer()).collect();

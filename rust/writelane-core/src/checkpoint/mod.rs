@@ -173,7 +173,12 @@ impl Checkpointer {
 
     /// Note that there was a commit; say whether the log is now so long that it must be tended.
     pub fn note_commit(self: &Arc<Self>) -> bool {
-        let now = self.epoch.elapsed();
+        self.note_commit_at(Instant::now())
+    }
+
+    /// As [`Checkpointer::note_commit`], for a caller that has just read the clock.
+    pub fn note_commit_at(self: &Arc<Self>, now: Instant) -> bool {
+        let now = now.saturating_duration_since(self.epoch);
         self.last_commit_ms.store(u64::try_from(now.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
         if !self.has_writer.load(Ordering::Relaxed) && !self.kept.swap(true, Ordering::Relaxed) {
             keeper::keep(self);

@@ -22,7 +22,7 @@ impl Connection {
     ) -> Result<(u64, usize), Error> {
         let (state, handle) = self.enter()?;
         self.waits.begin();
-        let turn = if writable { self.take_turn(&handle, "blobopen") } else { Ok(()) };
+        let turn = if writable { self.take_turn(&state, &handle, "blobopen") } else { Ok(()) };
         let opened = turn.and_then(|()| {
             Blob::open(&handle, schema, table, column, row, writable).map_err(|error| self.gave_up(error))
         });

@@ -22,6 +22,10 @@ pub(super) struct Meter {
 /// What is measured over several calls.
 #[derive(Default)]
 pub(super) struct Course {
+    /// The time at which the call began that is running, as long as nothing in it has taken any.
+    pub(super) arrived: Cell<Option<Instant>>,
+    /// The time at which it ended, until that is told to others.
+    pub(super) left: Cell<Option<Instant>>,
     reading: Cell<bool>,
     writing: RefCell<Option<Writing>>,
 }
@@ -31,6 +35,31 @@ struct Writing {
     since: Instant,
     statement: Arc<str>,
     location: Option<Arc<str>>,
+}
+
+/// The text of a statement.
+#[derive(Clone, Copy)]
+pub(super) enum Text<'a> {
+    /// Kept with the statement.
+    Kept(&'a Arc<str>),
+    /// Somebody else's.
+    Passing(&'a str),
+}
+
+impl Text<'_> {
+    fn as_str(&self) -> &str {
+        match self {
+            Self::Kept(text) => text,
+            Self::Passing(text) => text,
+        }
+    }
+
+    fn keep(self) -> Arc<str> {
+        match self {
+            Self::Kept(text) => Arc::clone(text),
+            Self::Passing(text) => text.into(),
+        }
+    }
 }
 
 impl Meter {
@@ -72,35 +101,41 @@ impl Connection {
         &self,
         state: &State,
         handle: &Handle,
-        sql: &[u8],
+        sql: Text<'_>,
         kind: Kind,
         call: impl FnOnce() -> Result<T, Error>,
     ) -> Result<T, Error> {
         let Some(meter) = self.meter.as_ref().filter(|meter| meter.telemetry.is_on()) else { return call() };
+        // Two readings of the clock for each call, which everything else goes by that is told of it.
         let began = Instant::now();
+        state.course.arrived.set(Some(began));
         let result = call();
-        let took = began.elapsed();
-        let (lock, retries, held) = (self.waits.waited(), self.waits.attempts(), self.waits.held());
+        let ended = Instant::now();
+        state.course.arrived.set(None);
+        state.course.left.set(Some(ended));
+        let took = ended.saturating_duration_since(began);
+        let (lock, retries, held) = self.waits.account(ended);
         let lock = lock.min(took);
         let own = took.saturating_sub(lock);
         let (run, commit) = if kind == Kind::Commit { (Duration::ZERO, own) } else { (own, Duration::ZERO) };
         let waited = Waited { queue: Duration::ZERO, lock, run, commit };
         let account = Account { waited, retries, group: 0, holder: held.main(), held };
-        let text = String::from_utf8_lossy(sql);
+        let text = sql.as_str();
         let mut recorder = meter.telemetry.recorder();
-        recorder.statement(&text, &account, result.as_ref().err().map(error_name));
+        recorder.statement(text, &account, result.as_ref().err().map(error_name));
         let mut writing = state.course.writing.borrow_mut();
         match (&*writing, handle.writes_main()) {
             (None, true) => {
-                *writing = Some(Writing { since: began + lock, statement: (&*text).into(), location: None });
+                *writing = Some(Writing { since: began + lock, statement: sql.keep(), location: None });
                 meter.wants_location.store(true, Ordering::Relaxed);
             }
-            (Some(ended), false) => {
-                recorder.held(&ended.statement, ended.since.elapsed(), ended.location.as_ref());
+            (Some(over), false) => {
+                let held = ended.saturating_duration_since(over.since);
+                recorder.held(&over.statement, held, over.location.as_ref());
                 *writing = None;
             }
             // Its own transaction, begun and ended in this call.
-            (None, false) if self.waits.has_turn() => recorder.held(&text, own, None),
+            (None, false) if self.waits.has_turn() => recorder.held(text, own, None),
             _ => {}
         }
         result

@@ -12,7 +12,6 @@ mod hook;
 mod idle;
 mod kind;
 mod lock;
-mod lock_waits;
 mod measure;
 mod place;
 mod policy;
@@ -23,7 +22,6 @@ mod waits;
 pub use copy::CopyStep;
 pub use error::{Error, NotForMany};
 pub use kind::{Kind, kind, without_blank};
-pub use lock_waits::statements;
 pub use run::{Column, Describe, Fetched, Many, Outcome, Prepared};
 
 use crate::checkpoint::Checkpointer;
@@ -32,10 +30,9 @@ use crate::policy::checkpoint::Thresholds;
 use crate::sqlite::{
     Authorizer, Blob, BusyHandler, Cells, Handle, Interrupter, OpenFlags, Progress, Statement, StatementCache, Trace,
 };
-use crate::telemetry::Telemetry;
 use cursors::Cursors;
 use lock::{Held, ReentrantLock};
-use measure::{Course, Meter};
+use measure::{Course, Meter, Text};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -72,7 +69,6 @@ pub struct Connection {
     /// The lane of the database file; `None`: in memory, temporary or read-only.
     lane: Option<Arc<Lane>>,
     checkpointer: Option<Arc<Checkpointer>>,
-    counts: Arc<Telemetry>,
     this: Weak<Self>,
     /// Since when a transaction is open and no call runs; kept where idle transactions are rolled back.
     idle_since: Mutex<Option<Instant>>,
@@ -92,7 +88,7 @@ struct State {
     handle: RefCell<Option<Arc<Handle>>>,
     cache: RefCell<StatementCache>,
     /// BEGIN, COMMIT and ROLLBACK of our own.
-    control: RefCell<BTreeMap<&'static str, Statement>>,
+    control: RefCell<Vec<(&'static str, Statement)>>,
     cursors: RefCell<Cursors>,
     blobs: RefCell<BTreeMap<u64, Blob>>,
     hooks: RefCell<Hooks>,
@@ -118,7 +114,7 @@ struct Lost {
 
 /// The rows a statement has yet to give.
 struct Rows {
-    sql: Box<[u8]>,
+    sql: Arc<str>,
     /// `None` where they were read into memory.
     statement: Option<Statement>,
     changes_rows: bool,
@@ -153,7 +149,7 @@ impl Connection {
             busy: RefCell::new(Some(install_busy(&handle, &waits))),
             handle: RefCell::new(Some(Arc::clone(&handle))),
             cache: RefCell::new(StatementCache::new(options.cached_statements)),
-            control: RefCell::new(BTreeMap::new()),
+            control: RefCell::new(Vec::new()),
             cursors: RefCell::new(Cursors::default()),
             blobs: RefCell::new(BTreeMap::new()),
             hooks: RefCell::new(Hooks::default()),
@@ -171,7 +167,6 @@ impl Connection {
             generation: crate::process::generation(),
             lane,
             checkpointer,
-            counts: lock_waits::counts(),
             meter,
             warned,
             in_transaction: AtomicBool::new(false),
@@ -246,8 +241,8 @@ impl Connection {
     pub fn with_turn<T>(&self, what: &str, call: impl FnOnce(&Arc<Handle>) -> Result<T, Error>) -> Result<T, Error> {
         let (state, handle) = self.enter()?;
         self.waits.begin();
-        let result = self.measured(&state, &handle, what.as_bytes(), Kind::Other, || {
-            self.take_turn(&handle, what).and_then(|()| call(&handle))
+        let result = self.measured(&state, &handle, Text::Passing(what), Kind::Other, || {
+            self.take_turn(&state, &handle, what).and_then(|()| call(&handle))
         });
         self.settle(&state, &handle);
         result
@@ -295,15 +290,24 @@ impl Connection {
         self.note_idle(!handle.autocommit());
         self.total_changes.store(handle.total_changes(), Ordering::Relaxed);
         self.note_snapshot(state, handle);
-        if self.lane.is_some() && self.waits.has_turn() && !handle.writes_main() {
-            if let Some(checkpointer) = self.checkpointer.as_ref().filter(|checkpointer| checkpointer.note_commit()) {
+        let now = state.course.left.take();
+        if self.lane.is_some()
+            && self.waits.has_turn()
+            && !handle.writes_main()
+            && let Some(turn) = self.waits.give_turn()
+        {
+            let now = now.unwrap_or_else(Instant::now);
+            let checkpointer = self.checkpointer.as_ref();
+            if let Some(checkpointer) = checkpointer.filter(|checkpointer| checkpointer.note_commit_at(now)) {
                 // A cut holds SQLite's write lock while it asks the busy handler about readers, and ours would wait for
                 // that very lock: whoever tends the log does not wait.
                 drop(state.busy.take());
                 checkpointer.act(handle, 0);
                 *state.busy.borrow_mut() = Some(install_busy(handle, &self.waits));
+                drop(turn);
+            } else {
+                turn.leave_at(now);
             }
-            self.waits.give_up_turn();
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::error::{Error, NotForMany};
 use super::kind::{Kind, kind, without_blank};
+use super::measure::Text;
 use super::{Connection, Rows, State};
 use crate::sqlite::{Cells, Handle, Statement, Step, ValueRef, ffi};
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use std::sync::atomic::Ordering;
 /// A statement ready to run. It must be run, or given back with [`Connection::give_back`].
 pub struct Prepared {
     statement: Option<Statement>,
-    sql: Box<[u8]>,
+    sql: Arc<str>,
     kind: Kind,
     changes_rows: bool,
 }
@@ -100,14 +101,14 @@ impl Connection {
         let text: &[u8] = if kind == Kind::BareBegin && self.promotes_begin() { b"BEGIN IMMEDIATE" } else { sql };
         // What acts while it is prepared is prepared each time.
         let kept = if kind == Kind::BusyTimeout { None } else { state.cache.borrow_mut().take(text) };
-        let statement = match kept {
-            Some(statement) => Some(statement),
+        let (sql, statement) = match kept {
+            Some((sql, statement)) => (sql, Some(statement)),
             None => {
                 let (statement, rest) = self.prepare_patiently(&state, &handle, text)?;
                 if statement.is_some() && !without_blank(&text[rest..], false).is_empty() {
                     return Err(Error::SeveralStatements);
                 }
-                statement
+                (String::from_utf8_lossy(text).into(), statement)
             }
         };
         let changes_rows = match kind {
@@ -115,7 +116,7 @@ impl Connection {
             Kind::With => statement.as_ref().is_some_and(|statement| !statement.is_readonly()),
             _ => false,
         };
-        Ok(Prepared { statement, sql: text.into(), kind, changes_rows })
+        Ok(Prepared { statement, sql, kind, changes_rows })
     }
 
     /// Take the one statement in `sql` from the cache, if it is there. Never blocks.
@@ -128,9 +129,9 @@ impl Connection {
         if matches!(kind, Kind::BareBegin | Kind::BusyTimeout) {
             return None;
         }
-        let statement = state.cache.try_borrow_mut().ok()?.take(sql)?;
+        let (sql, statement) = state.cache.try_borrow_mut().ok()?.take(sql)?;
         let changes_rows = kind == Kind::Dml || (kind == Kind::With && !statement.is_readonly());
-        Some(Prepared { statement: Some(statement), sql: sql.into(), kind, changes_rows })
+        Some(Prepared { statement: Some(statement), sql, kind, changes_rows })
     }
 
     fn prepare_patiently(
@@ -164,7 +165,7 @@ impl Connection {
         }
         let state = self.state.lock();
         if let Some(statement) = prepared.statement {
-            state.keep(&prepared.sql, statement);
+            state.keep(prepared.sql, statement);
         }
     }
 
@@ -182,8 +183,8 @@ impl Connection {
     ) -> Result<Outcome, Error> {
         let (state, handle) = self.enter()?;
         self.waits.begin();
-        let (sql, kind) = (prepared.sql.clone(), prepared.kind);
-        let result = self.measured(&state, &handle, &sql, kind, || {
+        let (sql, kind) = (Arc::clone(&prepared.sql), prepared.kind);
+        let result = self.measured(&state, &handle, Text::Kept(&sql), kind, || {
             self.execute_in(&state, &handle, prepared, parameters, implicit, describe)
         });
         self.settle(&state, &handle);
@@ -204,16 +205,16 @@ impl Connection {
             return Ok(Outcome { last_rowid: handle.last_insert_rowid(), ..Outcome::default() });
         };
         if kind == Kind::Rollback && handle.autocommit() && state.lost.take().is_some() {
-            state.keep(&sql, statement);
+            state.keep(sql, statement);
             return Ok(Outcome { last_rowid: handle.last_insert_rowid(), ..Outcome::default() });
         }
         let begun = self
             .check_parameters(&statement, parameters.len())
             .and_then(|()| self.check_writable(state, &statement, kind))
             .and_then(|()| bind(&statement, parameters, 0))
-            .and_then(|()| self.begin_for(state, handle, changes_rows, implicit));
+            .and_then(|()| self.begin_for(state, handle, changes_rows, implicit, &sql));
         let stepped = begun.and_then(|begun| {
-            let result = self.first_step(state, handle, &statement, &String::from_utf8_lossy(&sql), kind);
+            let result = self.first_step(state, handle, &statement, &sql, kind);
             if begun && result.is_err() {
                 // The transaction began with this statement: its own error tells all that was lost.
                 state.lost.take();
@@ -223,7 +224,7 @@ impl Connection {
         let step = match stepped {
             Ok(step) => step,
             Err(error) => {
-                state.keep(&sql, statement);
+                state.keep(sql, statement);
                 return Err(error);
             }
         };
@@ -241,7 +242,7 @@ impl Connection {
             }
             Step::Done => {
                 let changes = changes_rows.then(|| handle.changes());
-                state.keep(&sql, statement);
+                state.keep(sql, statement);
                 Ok(Outcome { rows: None, columns, changes, last_rowid })
             }
         }
@@ -262,8 +263,8 @@ impl Connection {
     ) -> Result<Many, Error> {
         let (state, handle) = self.enter()?;
         self.waits.begin();
-        let (sql, kind) = (prepared.sql.clone(), prepared.kind);
-        let result = self.measured(&state, &handle, &sql, kind, || {
+        let (sql, kind) = (Arc::clone(&prepared.sql), prepared.kind);
+        let result = self.measured(&state, &handle, Text::Kept(&sql), kind, || {
             self.execute_many_in(&state, &handle, prepared, parameters, rows, implicit)
         });
         self.settle(&state, &handle);
@@ -286,15 +287,15 @@ impl Connection {
         }
         let width = statement.parameter_count();
         self.check_writable(state, statement, kind)?;
-        let begun = self.begin_for(state, handle, changes_rows, implicit)?;
-        let sql = String::from_utf8_lossy(&prepared.sql);
+        let sql = &*prepared.sql;
+        let begun = self.begin_for(state, handle, changes_rows, implicit, sql)?;
         let mut changes = 0;
         let mut run = || -> Result<(), Error> {
             for row in 0..rows {
                 bind(statement, parameters, row * width)?;
                 // Inside a transaction that has the write lock no lock can be in the way.
                 let mut step = if handle.autocommit() || !handle.writes_main() {
-                    self.first_step(state, handle, statement, &sql, kind)?
+                    self.first_step(state, handle, statement, sql, kind)?
                 } else {
                     self.later_step(state, handle, statement, kind)?
                 };
@@ -326,10 +327,11 @@ impl Connection {
         handle: &Arc<Handle>,
         changes_rows: bool,
         implicit: Option<&'static str>,
+        sql: &str,
     ) -> Result<bool, Error> {
         match implicit {
-            Some(sql) if changes_rows && handle.autocommit() => {
-                self.begin_implicit(state, handle, sql)?;
+            Some(begin) if changes_rows && handle.autocommit() => {
+                self.begin_implicit(state, handle, begin, sql)?;
                 Ok(true)
             }
             _ => Ok(false),
@@ -386,7 +388,7 @@ impl Connection {
             _ => {
                 state.cursors.borrow_mut().remove(number);
                 if let Some(statement) = rows.statement.take() {
-                    state.keep(&rows.sql, statement);
+                    state.keep(rows.sql, statement);
                 }
             }
         }
@@ -444,7 +446,7 @@ impl Connection {
         let state = self.state.lock();
         let Some(mut rows) = state.cursors.borrow_mut().remove(number) else { return };
         if let Some(statement) = rows.statement.take() {
-            state.keep(&rows.sql, statement);
+            state.keep(rows.sql, statement);
         }
         if let Some(handle) = state.handle.borrow().clone() {
             self.settle(&state, &handle);
@@ -461,7 +463,7 @@ impl Connection {
                 rows.changes = Some(statement.handle().changes());
             }
             if let Some(statement) = rows.statement.take() {
-                state.keep(&rows.sql, statement);
+                state.keep(Arc::clone(&rows.sql), statement);
             }
             let homeless = state.cursors.borrow_mut().put_back(number, rows);
             drop(homeless);
@@ -490,9 +492,10 @@ impl Connection {
             let text = &rest[..used];
             if let Some(statement) = statement {
                 self.waits.begin();
-                let shown = without_blank(text, true);
-                let result = self
-                    .measured(&state, &handle, shown, kind(text), || self.run_to_end(&state, &handle, statement, text));
+                let shown = String::from_utf8_lossy(without_blank(text, true));
+                let result = self.measured(&state, &handle, Text::Passing(&shown), kind(text), || {
+                    self.run_to_end(&state, &handle, statement, text)
+                });
                 self.settle(&state, &handle);
                 result?;
             }
@@ -528,7 +531,7 @@ impl Connection {
 
 impl State {
     /// Keep a statement for its next use, or drop it where the connection is closed.
-    fn keep(&self, sql: &[u8], statement: Statement) {
+    fn keep(&self, sql: Arc<str>, statement: Statement) {
         if self.handle.borrow().is_some() {
             self.cache.borrow_mut().give_back(sql, statement);
         }
@@ -536,7 +539,7 @@ impl State {
 }
 
 impl Rows {
-    fn new(sql: Box<[u8]>, statement: Statement, changes_rows: bool, columns: usize) -> Self {
+    fn new(sql: Arc<str>, statement: Statement, changes_rows: bool, columns: usize) -> Self {
         Self {
             sql,
             statement: Some(statement),

@@ -1,6 +1,7 @@
 //! Transactions: their begin, their end, their turn in the lane, and what is left when an error takes one away.
 
 use super::kind::Kind;
+use super::measure::Text;
 use super::policy::{Busy, Decision, decide};
 use super::waits::Ended;
 use super::{Connection, Error, Lost, State, install_busy};
@@ -64,13 +65,19 @@ impl Connection {
     /// Begin the transaction that a change of rows opens by itself.
     ///
     /// It writes in its first statement, so on a shared file it takes the lock right away, whatever its mode.
-    pub(super) fn begin_implicit(&self, state: &State, handle: &Arc<Handle>, sql: &'static str) -> Result<(), Error> {
+    /// Others are told that it holds the lock for `cause`, the statement that begins it.
+    pub(super) fn begin_implicit(
+        &self,
+        state: &State,
+        handle: &Arc<Handle>,
+        sql: &'static str,
+        cause: &str,
+    ) -> Result<(), Error> {
+        if !handle.autocommit() {
+            return Ok(());
+        }
         let sql = if self.lane.is_some() && sql != "BEGIN EXCLUSIVE" { "BEGIN IMMEDIATE" } else { sql };
-        self.begin_in(state, handle, sql)
-    }
-
-    fn begin_in(&self, state: &State, handle: &Arc<Handle>, sql: &'static str) -> Result<(), Error> {
-        if handle.autocommit() { self.control(state, handle, sql, Kind::Begin) } else { Ok(()) }
+        self.control(state, handle, sql, Kind::Begin, cause)
     }
 
     fn control_measured(
@@ -80,21 +87,32 @@ impl Connection {
         sql: &'static str,
         kind: Kind,
     ) -> Result<(), Error> {
-        self.measured(state, handle, sql.as_bytes(), kind, || self.control(state, handle, sql, kind))
+        self.measured(state, handle, Text::Passing(sql), kind, || self.control(state, handle, sql, kind, sql))
     }
 
-    fn control(&self, state: &State, handle: &Arc<Handle>, sql: &'static str, kind: Kind) -> Result<(), Error> {
-        let kept = state.control.borrow_mut().remove(sql);
+    /// Run a statement of our own, for `cause`.
+    fn control(
+        &self,
+        state: &State,
+        handle: &Arc<Handle>,
+        sql: &'static str,
+        kind: Kind,
+        cause: &str,
+    ) -> Result<(), Error> {
+        let kept = {
+            let mut control = state.control.borrow_mut();
+            control.iter().position(|(text, _)| *text == sql).map(|place| control.swap_remove(place).1)
+        };
         let statement = match kept {
             Some(statement) => statement,
             None => Statement::prepare(handle, sql.as_bytes(), ffi::SQLITE_PREPARE_PERSISTENT)?
                 .0
                 .ok_or_else(|| SqliteError::from_code(ffi::SQLITE_INTERNAL))?,
         };
-        let result = self.first_step(state, handle, &statement, sql, kind);
+        let result = self.first_step(state, handle, &statement, cause, kind);
         statement.reset();
         if state.handle.borrow().is_some() {
-            state.control.borrow_mut().insert(sql, statement);
+            state.control.borrow_mut().push((sql, statement));
         }
         result.map(|_| ())
     }
@@ -112,36 +130,18 @@ impl Connection {
     }
 
     /// Take a turn in the lane, unless there is one or there is no lane.
-    pub(super) fn take_turn(&self, handle: &Arc<Handle>, sql: &str) -> Result<(), Error> {
+    pub(super) fn take_turn(&self, state: &State, handle: &Arc<Handle>, sql: &str) -> Result<(), Error> {
         let Some(lane) = &self.lane else { return Ok(()) };
-        if handle.writes_main() {
-            self.waits.set_for_write_lock(false);
+        if !self.waits.wants_turn(handle.writes_main()) {
             return Ok(());
         }
-        self.waits.set_for_write_lock(true);
-        if self.waits.has_turn() {
-            return Ok(());
-        }
-        self.waits.enter(lane, sql).map_err(|ended| self.ended(ended, SqliteError::from_code(ffi::SQLITE_BUSY)))
+        let now = state.course.arrived.take().unwrap_or_else(Instant::now);
+        self.waits.enter(lane, sql, now).map_err(|ended| self.ended(ended, SqliteError::from_code(ffi::SQLITE_BUSY)))
     }
 
     /// Step a statement for the first time: in the lane if it writes, again after a lock was in the way, with the loss
-    /// of a transaction noted and its waits counted.
+    /// of a transaction noted.
     pub(super) fn first_step(
-        &self,
-        state: &State,
-        handle: &Arc<Handle>,
-        statement: &Statement,
-        sql: &str,
-        kind: Kind,
-    ) -> Result<Step, Error> {
-        let began = Instant::now();
-        let result = self.first_step_unmeasured(state, handle, statement, sql, kind);
-        self.measure(sql, began.elapsed(), result.as_ref().err());
-        result
-    }
-
-    fn first_step_unmeasured(
         &self,
         state: &State,
         handle: &Arc<Handle>,
@@ -152,7 +152,7 @@ impl Connection {
         if statement.is_readonly() {
             self.waits.set_for_write_lock(false);
         } else {
-            self.take_turn(handle, sql)?;
+            self.take_turn(state, handle, sql)?;
         }
         let mut attempt = 0;
         let mut drained = false;
@@ -162,7 +162,7 @@ impl Connection {
                 if kind == Kind::Checkpoint { self.checkpoint(state, handle, statement) } else { statement.step() };
             let error = match stepped {
                 Ok(Step::Row) if kind == Kind::Checkpoint && is_busy(statement) => {
-                    if self.pause_checkpoint(handle, sql, attempt)? {
+                    if self.pause_checkpoint(state, handle, sql, attempt)? {
                         statement.reset();
                         attempt += 1;
                         continue;
@@ -170,7 +170,10 @@ impl Connection {
                     return Ok(Step::Row);
                 }
                 Ok(step) => {
-                    self.waits.holding(sql);
+                    // Whoever has ended the transaction holds nothing any more.
+                    if !matches!(kind, Kind::Commit | Kind::Rollback) {
+                        self.waits.holding(sql);
+                    }
                     return Ok(step);
                 }
                 Err(error) => error,
@@ -219,7 +222,7 @@ impl Connection {
     }
 
     /// Let others write while readers are in the way of a checkpoint; `false`: its time is over, and it says busy.
-    fn pause_checkpoint(&self, handle: &Arc<Handle>, sql: &str, attempt: u32) -> Result<bool, Error> {
+    fn pause_checkpoint(&self, state: &State, handle: &Arc<Handle>, sql: &str, attempt: u32) -> Result<bool, Error> {
         self.waits.give_up_turn();
         let busy = || SqliteError::from_code(ffi::SQLITE_BUSY);
         match self.waits.pause(attempt) {
@@ -227,7 +230,7 @@ impl Connection {
             Err(Ended::TimedOut) => return Ok(false),
             Err(ended) => return Err(self.ended(ended, busy())),
         }
-        match self.take_turn(handle, sql) {
+        match self.take_turn(state, handle, sql) {
             Ok(()) => Ok(true),
             Err(Error::TimedOut { .. }) => Ok(false),
             Err(error) => Err(error),

@@ -136,6 +136,14 @@ impl Waits {
         self.fresh_at.store(interrupts, Ordering::Relaxed);
     }
 
+    /// Say that a statement writes, in a transaction that has the write lock already or not; return whether it must take
+    /// a turn in the lane first.
+    pub fn wants_turn(&self, has_write_lock: bool) -> bool {
+        let mut call = self.call();
+        call.for_write_lock = !has_write_lock;
+        !has_write_lock && call.turn.is_none()
+    }
+
     /// Say whether the next waits are for the write lock, which the kernel can wait for where there is a log.
     pub fn set_for_write_lock(&self, for_write_lock: bool) {
         self.call().for_write_lock = for_write_lock;
@@ -151,21 +159,16 @@ impl Waits {
         self.call().waited
     }
 
-    /// Return how often this call met a lock.
-    pub fn attempts(&self) -> u32 {
-        self.call().attempts
-    }
-
     /// Return who held the lock that this call waited for, where it waited long enough to be told.
     pub fn holder(&self) -> Option<Holder> {
         self.call().blame.main()
     }
 
-    /// Return everybody who held it meanwhile.
-    pub fn held(&self) -> Held {
+    /// Return how long this call has waited until now, how often it met a lock, and who held it meanwhile.
+    pub fn account(&self, now: Instant) -> (Duration, u32, Held) {
         let mut call = self.call();
-        call.blame.pass(Instant::now());
-        call.blame.peek()
+        call.blame.pass(now);
+        (call.waited, call.attempts, call.blame.peek())
     }
 
     /// Return what ended this call's wait, if anything has.
@@ -185,15 +188,20 @@ impl Waits {
         }
     }
 
+    /// Return the turn in the lane, to be ended by the caller.
+    pub fn give_turn(&self) -> Option<Turn> {
+        self.call().turn.take()
+    }
+
     /// Give the turn in the lane up.
     pub fn give_up_turn(&self) {
         // Dropped after the lock: whoever is next may be woken by it.
-        let _turn = self.call().turn.take();
+        drop(self.give_turn());
     }
 
     /// Take a turn in the lane, for `sql`.
-    pub fn enter(&self, lane: &Arc<Lane>, sql: &str) -> Result<(), Ended> {
-        let turn = match lane.try_enter(sql) {
+    pub fn enter(&self, lane: &Arc<Lane>, sql: &str, now: Instant) -> Result<(), Ended> {
+        let turn = match lane.try_enter_at(sql, now) {
             Some(turn) => turn,
             None => self.patiently(|patience| lane.enter(sql, patience))?,
         };

@@ -61,6 +61,8 @@ pub struct Turn {
     lane: Arc<Lane>,
     right: Right,
     since: Instant,
+    /// When it ended, where that is known.
+    left: Option<Instant>,
     quick: u32,
 }
 
@@ -106,18 +108,23 @@ impl Lane {
         let right = self.await_service(&ticket, patience);
         self.stats.waited(ticket.since.elapsed());
         if right.is_err() && ticket.is_served() {
-            self.end_turn();
+            self.end_turn(Instant::now());
         }
-        Ok(self.turn(right?))
+        Ok(self.turn(right?, Instant::now()))
     }
 
     /// Take a turn if nobody waits for one or has one.
     pub fn try_enter(self: &Arc<Self>, statement: &str) -> Option<Turn> {
+        self.try_enter_at(statement, Instant::now())
+    }
+
+    /// As [`Lane::try_enter`], for a caller that has just read the clock.
+    pub fn try_enter_at(self: &Arc<Self>, statement: &str, now: Instant) -> Option<Turn> {
         if self.is_inherited() {
-            return Some(self.turn(Right::Alone));
+            return Some(self.turn(Right::Alone, now));
         }
-        let right = lock(&self.state).try_take(&self.path, statement, Instant::now());
-        right.map(|right| self.turn(right))
+        let right = lock(&self.state).try_take(&self.path, statement, now);
+        right.map(|right| self.turn(right, now))
     }
 
     /// Say who holds the database's write lock right now. Some 100 us; opens nothing.
@@ -136,9 +143,9 @@ impl Lane {
         self.stats.snapshot(waiting, windows)
     }
 
-    fn turn(self: &Arc<Self>, right: Right) -> Turn {
+    fn turn(self: &Arc<Self>, right: Right, since: Instant) -> Turn {
         self.stats.turn(right);
-        Turn { lane: Arc::clone(self), right, since: Instant::now(), quick: 0 }
+        Turn { lane: Arc::clone(self), right, since, left: None, quick: 0 }
     }
 
     /// Wait until a ticket is served, or may go past a stopped process.
@@ -191,9 +198,9 @@ impl Lane {
         }
     }
 
-    fn end_turn(self: &Arc<Self>) {
+    fn end_turn(self: &Arc<Self>, now: Instant) {
         let mut state = lock(&self.state);
-        if state.release(&self.path, Instant::now()) {
+        if state.release(&self.path, now) {
             self.call_agent(&mut state);
         }
     }
@@ -275,7 +282,7 @@ impl Turn {
     pub fn holding(&mut self, statement: &str) {
         if !self.lane.is_inherited() {
             self.quick = 0;
-            lock(&self.lane.state).publish_turn(Doing::Holding, statement);
+            lock(&self.lane.state).publish_holding(statement);
         }
     }
 
@@ -290,6 +297,11 @@ impl Turn {
     /// End the turn. Dropping it does the same.
     pub fn leave(self) {}
 
+    /// As [`Turn::leave`], for a caller that has just read the clock.
+    pub fn leave_at(mut self, now: Instant) {
+        self.left = Some(now);
+    }
+
     /// Say whether commits of processes outside the lane were seen since the last turn, so that they get their share.
     pub fn foreign_commits_seen(&mut self, seen: bool) {
         if seen && !self.lane.is_inherited() {
@@ -302,7 +314,7 @@ impl Drop for Turn {
     fn drop(&mut self) {
         // In a forked child the turn is the parent's, and the mutex may be locked for ever.
         if !self.lane.is_inherited() {
-            self.lane.end_turn();
+            self.lane.end_turn(self.left.unwrap_or_else(Instant::now));
         }
     }
 }

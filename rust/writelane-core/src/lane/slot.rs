@@ -12,6 +12,8 @@ pub const COUNT: usize = 128;
 /// Where the checksum lies.
 const SUM: usize = 8;
 const MAGIC: [u8; 8] = *b"wl-slot1";
+/// How [`Doing::Holding`] is written.
+const HOLDING: u8 = 2;
 const COMMAND: std::ops::Range<usize> = 80..144;
 const STATEMENT: std::ops::Range<usize> = 144..352;
 const WANTED: std::ops::Range<usize> = 352..512;
@@ -90,10 +92,18 @@ impl Page {
         self.0[64] = match doing {
             Doing::Nothing => 0,
             Doing::Turn => 1,
-            Doing::Holding => 2,
+            Doing::Holding => HOLDING,
             Doing::Blocked => 3,
             Doing::Hidden => 4,
         };
+    }
+
+    /// Say whether this is that the process holds the write lock, with this statement.
+    pub fn is_holding(&self, statement: &str) -> bool {
+        let statement = shortened(statement, STATEMENT.len());
+        self.0[64] == HOLDING
+            && usize::from(self.0[74]) == statement.len()
+            && self.0[STATEMENT][..statement.len()] == *statement.as_bytes()
     }
 
     /// Set how many threads of the process wait, since when the first does and what for.
@@ -122,13 +132,10 @@ impl Page {
     }
 
     fn text(&mut self, room: std::ops::Range<usize>, length_at: usize, text: &str) {
-        let mut length = text.len().min(room.len());
-        while !text.is_char_boundary(length) {
-            length -= 1;
-        }
-        self.0[room.start..room.start + length].copy_from_slice(&text.as_bytes()[..length]);
+        let text = shortened(text, room.len());
+        self.0[room.start..room.start + text.len()].copy_from_slice(text.as_bytes());
         // The longest room has 208 bytes, so a byte holds every length.
-        self.0[length_at] = u8::try_from(length).unwrap_or(0);
+        self.0[length_at] = u8::try_from(text.len()).unwrap_or(0);
     }
 }
 
@@ -158,7 +165,7 @@ impl Record {
             doing: match bytes[64] {
                 0 => Doing::Nothing,
                 1 => Doing::Turn,
-                2 => Doing::Holding,
+                HOLDING => Doing::Holding,
                 3 => Doing::Blocked,
                 4 => Doing::Hidden,
                 _ => return None,
@@ -170,6 +177,15 @@ impl Record {
             wanted: text(WANTED, 76),
         })
     }
+}
+
+/// Cut a text between characters to what there is room for.
+fn shortened(text: &str, room: usize) -> &str {
+    let mut length = text.len().min(room);
+    while !text.is_char_boundary(length) {
+        length -= 1;
+    }
+    &text[..length]
 }
 
 fn number(bytes: &[u8; SIZE], at: usize) -> u64 {
@@ -232,6 +248,10 @@ mod tests {
         page.turn(Doing::Turn, 1, &format!("x{long}"));
         let record = Record::read(page.seal()).unwrap();
         assert_eq!(record.statement, format!("x{}", "é".repeat((STATEMENT.len() - 1) / 2)));
+        assert!(!page.is_holding(&format!("x{long}")), "it has a turn only");
+        page.turn(Doing::Holding, 1, &format!("x{long}"));
+        assert!(page.is_holding(&format!("x{long}")));
+        assert!(!page.is_holding("x"));
         // A shorter text after it leaves nothing of the longer one.
         page.turn(Doing::Turn, 1, "short");
         assert_eq!(Record::read(page.seal()).unwrap().statement, "short");

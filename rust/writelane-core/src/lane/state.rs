@@ -98,9 +98,13 @@ pub struct State {
     alarm: Option<Instant>,
     /// The stopped process that last blocked the lane.
     stopped: Option<u32>,
+    /// When nobody was seen at the lane file, unless somebody was met since.
+    nobody_at: Option<Instant>,
     left: Option<Instant>,
     came_back_after: Option<Duration>,
     watch: Watch,
+    /// One moment by both clocks, which go alike: ours, and the one that other processes read.
+    origin: (Instant, u64),
     dice: u64,
     pub given: u64,
 }
@@ -121,9 +125,11 @@ impl State {
             agent: false,
             alarm: None,
             stopped: None,
+            nobody_at: None,
             left: None,
             came_back_after: None,
             watch: Watch::default(),
+            origin: (Instant::now(), process::monotonic_ns()),
             dice: process::monotonic_ns() | 1,
             given: 0,
         }
@@ -137,7 +143,7 @@ impl State {
         self.look_again(database, now);
         self.came_back_after = self.left.map(|left| now.saturating_duration_since(left));
         self.turn = Some(self.right(now)?);
-        self.publish_turn(Doing::Turn, statement);
+        self.publish_turn(Doing::Turn, now, statement);
         self.turn
     }
 
@@ -159,10 +165,20 @@ impl State {
         if self.queueing {
             return self.is_blocked_by_stopped(&file, self.stopped).then_some(Right::Bypass);
         }
-        if self.company(now) == Company::Nobody && !file.is_contended() {
+        if self.company(now) == Company::Nobody && self.is_deserted(&file, now) {
             return Some(Right::Fast);
         }
         self.try_front(&file, now).then_some(Right::Front)
+    }
+
+    /// Say whether nobody of another process is at the lane file, by a look that is not older than part of a quantum.
+    fn is_deserted(&mut self, file: &LaneFile, now: Instant) -> bool {
+        let fresh = |at: Instant| now.saturating_duration_since(at) < courtesy::LOOK_EVERY;
+        if self.nobody_at.is_some_and(fresh) {
+            return true;
+        }
+        self.nobody_at = (!file.is_contended()).then_some(now);
+        self.nobody_at.is_some()
     }
 
     /// Say whether this process, which has had the front since then, must let others have it.
@@ -209,6 +225,8 @@ impl State {
 
     /// Give a turn without a place between processes one, or let the agent wait for it and then serve the ticket.
     pub fn join(&mut self, ticket: &Arc<Ticket>, now: Instant) -> Option<Right> {
+        // Who sent this turn back may be on the fast path too: the next turn looks again.
+        self.nobody_at = None;
         let Some(file) = self.file.clone() else { return Some(Right::Alone) };
         if self.front.is_some() || (!self.queueing && self.try_front(&file, now)) {
             self.turn = Some(Right::Front);
@@ -244,7 +262,7 @@ impl State {
         }
         self.withdraw(ticket);
         if self.turn.replace(Right::Bypass).is_none() {
-            self.publish_turn(Doing::Turn, &ticket.statement);
+            self.publish_turn(Doing::Turn, Instant::now(), &ticket.statement);
         }
         true
     }
@@ -298,7 +316,7 @@ impl State {
         if let Some(ticket) = self.waiters.pop_front() {
             self.turn = Some(right);
             self.set_wait();
-            self.publish_turn(Doing::Turn, &ticket.statement);
+            self.publish_turn(Doing::Turn, Instant::now(), &ticket.statement);
             ticket.serve();
         }
     }
@@ -494,6 +512,7 @@ impl State {
 
     /// Go without a lane file, until the next look finds one.
     pub fn drop_file(&mut self, now: Instant) {
+        self.nobody_at = None;
         if let Some(file) = self.file.take() {
             if self.front.take().is_some() {
                 file.unlock(FRONT);
@@ -505,10 +524,19 @@ impl State {
         self.looked = Some(now);
     }
 
+    /// Publish that the turn holds the write lock, and with which statement, unless that is what everybody knows.
+    pub fn publish_holding(&mut self, statement: &str) {
+        if !self.page.as_ref().is_some_and(|page| page.is_holding(statement)) {
+            self.publish_turn(Doing::Holding, Instant::now(), statement);
+        }
+    }
+
     /// Publish what the turn does.
-    pub fn publish_turn(&mut self, doing: Doing, statement: &str) {
+    fn publish_turn(&mut self, doing: Doing, since: Instant, statement: &str) {
+        let (origin, origin_ns) = self.origin;
+        let after = since.saturating_duration_since(origin).as_nanos();
         if let Some(page) = &mut self.page {
-            page.turn(doing, process::monotonic_ns(), statement);
+            page.turn(doing, origin_ns + u64::try_from(after).unwrap_or(0), statement);
             self.publish();
         }
     }

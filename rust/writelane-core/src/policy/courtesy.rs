@@ -12,6 +12,10 @@ use std::time::Duration;
 /// two in a hundred, short enough that the worst wait among eight processes stays near 16 ms.
 pub const QUANTUM: Duration = Duration::from_millis(2);
 
+/// How long a process that saw nobody at the lane goes on without another look: one that comes meanwhile is let in that
+/// much later, which is part of the quantum it would wait for anyway. A look is a system call in each turn.
+pub const LOOK_EVERY: Duration = Duration::from_micros(250);
+
 /// How long the turn is kept for a process that came back at once the last time, so that one in a loop uses its quantum.
 pub const LINGER: Duration = Duration::from_micros(100);
 

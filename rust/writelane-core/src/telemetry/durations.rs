@@ -49,6 +49,11 @@ impl Durations {
         })
     }
 
+    /// Return how many durations are at least this long, give or take those of one bucket.
+    pub fn at_least(&self, least: Duration) -> u64 {
+        self.buckets().filter(|(middle, _)| *middle >= least).map(|(_, count)| u64::from(count)).sum()
+    }
+
     /// Return the numbers that are shown.
     pub fn stats(&self) -> PhaseStats {
         let mut stats = PhaseStats { count: self.count, sum: self.sum, max: self.max, ..PhaseStats::default() };

@@ -27,6 +27,17 @@ fn identity(path: &Path) -> Option<Identity> {
 }
 
 impl Telemetry {
+    /// Return this process's counts of all files, in the order in which they were first opened. Of those that nobody has
+    /// open, the latest few are known.
+    pub fn all() -> Vec<Arc<Self>> {
+        let mut all: Vec<_> = {
+            let files = FILES.get().lock().unwrap_or_else(PoisonError::into_inner);
+            files.known.values().map(Arc::clone).collect()
+        };
+        all.sort_by_key(|telemetry| telemetry.number());
+        all
+    }
+
     /// Return this process's counts of the file at `path`: the same for every name of it. Opens nothing.
     ///
     /// They live on when the file is closed and opened again, and begin anew in a forked child.

@@ -18,6 +18,12 @@ pub const TEXT_BYTES_MAX: usize = 4_096;
 /// The entry of all texts past [`TEXTS_MAX`].
 pub const OTHER: &str = "(other statements)";
 
+/// Texts that are compared before one is looked up.
+const RECENT_MAX: usize = 4;
+
+/// A wait for the lock that is worth telling. Shorter ones are those for a turn that somebody is about to end.
+const NOTICEABLE: Duration = Duration::from_millis(1);
+
 /// Holders kept apart for one statement; the rest is one entry.
 pub const HOLDERS_MAX: usize = 32;
 
@@ -36,6 +42,8 @@ pub struct StatementStats {
     pub queue_wait: PhaseStats,
     /// For the turn and the lock.
     pub lock_wait: PhaseStats,
+    /// How many waited for them noticeably: for a millisecond or longer.
+    pub lock_waits: u64,
     /// Running.
     pub run: PhaseStats,
     /// Committing.
@@ -121,6 +129,7 @@ impl Entry {
             retries: self.retries,
             queue_wait: self.queue_wait.stats(),
             lock_wait: self.lock_wait.stats(),
+            lock_waits: self.lock_wait.at_least(NOTICEABLE),
             run: self.run.stats(),
             commit: self.commit.stats(),
             latency: self.latency.stats(),
@@ -143,27 +152,40 @@ impl Entry {
 pub(super) struct Entries {
     all: Vec<(Arc<str>, Entry)>,
     by_text: HashMap<Arc<str>, usize>,
-    /// The entry last used: the jobs of a group are often the same statement.
-    last: Option<usize>,
+    /// The entries last used, the latest first: the jobs of a group are often the same statement, and a transaction is
+    /// often one and its COMMIT.
+    recent: Vec<usize>,
 }
 
 impl Entries {
     /// Return the entry of a text. Makes no memory for a text that is known.
     pub(super) fn of(&mut self, text: &str) -> &mut Entry {
         let text = shorten(text);
-        let place = match self.last {
-            Some(last) if *self.all[last].0 == *text => last,
-            _ => match self.by_text.get(text) {
-                Some(place) => *place,
-                None if self.all.len() >= TEXTS_MAX => match self.by_text.get(OTHER) {
-                    Some(place) => *place,
-                    None => self.add(OTHER),
-                },
-                None => self.add(text),
-            },
+        let place = match self.recent.iter().position(|place| *self.all[*place].0 == *text) {
+            Some(0) => self.recent[0],
+            Some(place) => {
+                self.recent.swap(0, place);
+                self.recent[0]
+            }
+            None => self.look_up(text),
         };
-        self.last = Some(place);
         &mut self.all[place].1
+    }
+
+    fn look_up(&mut self, text: &str) -> usize {
+        let place = match self.by_text.get(text) {
+            Some(place) => *place,
+            None if self.all.len() >= TEXTS_MAX => match self.by_text.get(OTHER) {
+                Some(place) => return *place,
+                None => return self.add(OTHER),
+            },
+            None => self.add(text),
+        };
+        if self.recent.len() >= RECENT_MAX {
+            self.recent.pop();
+        }
+        self.recent.insert(0, place);
+        place
     }
 
     fn add(&mut self, text: &str) -> usize {
@@ -284,6 +306,33 @@ mod tests {
         let waited = Waited { lock: Duration::from_secs(2), ..Waited::default() };
         entry.record(&Account { waited, holder: Some(process(7)), ..Account::default() }, Some("SQLITE_BUSY"));
         assert_eq!(entry.stats(&"x".into()).held_by, [(process(7), Duration::from_secs(2))]);
+    }
+
+    #[test]
+    fn each_text_is_counted_by_itself_in_whatever_order_they_come() {
+        let mut entries = Entries::default();
+        let mut number = numbers();
+        let mut expected = [0; 10];
+        for _ in 0..2_000 {
+            let text = number(10);
+            expected[text as usize] += 1;
+            entries.of(&format!("SELECT {text}")).record(&Account::default(), None);
+        }
+        for (text, entry) in entries.iter() {
+            let number: usize = text["SELECT ".len()..].parse().unwrap();
+            assert_eq!(entry.count, expected[number]);
+        }
+        assert_eq!(entries.iter().count(), 10);
+    }
+
+    #[test]
+    fn only_noticeable_waits_are_told_of() {
+        let mut entry = Entry::default();
+        for microseconds in [0, 900, 1_100, 2_000_000] {
+            let waited = Waited { lock: Duration::from_micros(microseconds), ..Waited::default() };
+            entry.record(&Account { waited, ..Account::default() }, None);
+        }
+        assert_eq!(entry.stats(&"x".into()).lock_waits, 2);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::errors;
 use crate::interpreter::detach;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
 use std::ffi::{CStr, CString};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -430,14 +430,4 @@ pub fn complete_statement(statement: &Bound<'_, PyString>) -> PyResult<bool> {
 #[pyo3(signature = (do_enable))]
 pub fn enable_shared_cache(py: Python<'_>, do_enable: bool) -> PyResult<()> {
     writelane_core::sqlite::enable_shared_cache(do_enable).map_err(|error| errors::from_sqlite(py, &error))
-}
-
-/// Return what is known of the statements of this process's connections that waited for a lock.
-#[pyfunction]
-pub fn connection_waits(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
-    let list = PyList::empty(py);
-    for stats in writelane_core::connection::statements() {
-        list.append(crate::telemetry::snapshot::statement(py, &stats)?)?;
-    }
-    Ok(list)
 }

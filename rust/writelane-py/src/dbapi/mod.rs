@@ -60,7 +60,6 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<adapt::PrepareProtocol>()?;
     module.add_class::<blob::Blob>()?;
     module.add_function(wrap_pyfunction!(callback::enable_callback_tracebacks, module)?)?;
-    module.add_function(wrap_pyfunction!(extend::connection_waits, module)?)?;
     module.add_function(wrap_pyfunction!(extend::complete_statement, module)?)?;
     module.add_function(wrap_pyfunction!(extend::enable_shared_cache, module)?)?;
     connection::add_exceptions(&module.py().get_type::<connection::Connection>())?;

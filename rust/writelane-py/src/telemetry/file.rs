@@ -42,6 +42,13 @@ impl FileTelemetry {
         Ok(Self { inner: Telemetry::of(&path) })
     }
 
+    /// Return the counts of every file of this process, in the order in which they were first opened. Of those that nobody
+    /// has open, the latest few are known.
+    #[staticmethod]
+    fn all() -> Vec<Self> {
+        Telemetry::all().into_iter().map(|inner| Self { inner }).collect()
+    }
+
     /// The number that events of this file carry.
     #[getter]
     fn number(&self) -> u64 {

@@ -224,6 +224,7 @@ pub fn statement<'py>(py: Python<'py>, stats: &StatementStats) -> PyResult<Bound
     entry.set_item("retries", stats.retries)?;
     entry.set_item("queue_wait", phase(py, &stats.queue_wait)?)?;
     entry.set_item("lock_wait", phase(py, &stats.lock_wait)?)?;
+    entry.set_item("lock_waits", stats.lock_waits)?;
     entry.set_item("run", phase(py, &stats.run)?)?;
     entry.set_item("commit", phase(py, &stats.commit)?)?;
     entry.set_item("latency", phase(py, &stats.latency)?)?;
