@@ -590,6 +590,8 @@ class FileTelemetry:
         """Start the counts again from nothing."""
     def publish_over(self, seconds: float | None) -> None:
         """Publish waits and holds of at least so many seconds to `Events`; None: none."""
+    def publish_snapshots_over(self, seconds: Sequence[float]) -> None:
+        """Publish to `Events` each snapshot that is open for so many seconds, once for each of these numbers."""
     @property
     def on(self) -> bool:
         """Whether anything is counted."""
@@ -598,8 +600,8 @@ class FileTelemetry:
 
 @final
 class Events:
-    """A file descriptor that becomes readable when something waited or held the lock for long, or a log is
-    pinned, and what that was."""
+    """A file descriptor that becomes readable when something waited or held the lock for long, a snapshot
+    is open for long, or a log is pinned, and what that was."""
 
     def __new__(cls) -> Self: ...
     def fileno(self) -> int:

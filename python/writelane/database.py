@@ -382,7 +382,7 @@ class Database(_native.Database):
         if telemetry is False:
             return
         if warn_after is not None:
-            listening = notices.listen(counts, warn_after, notices.warn)
+            listening = notices.listen(counts, warn_after, notices.warn, snapshots=True)
             self._listening.append(listening)
             # A database that is dropped and not closed must not keep the thread.
             weakref.finalize(self, listening.close).atexit = False
@@ -474,8 +474,8 @@ def open(
     that start at once; the others wait, however long that takes.
     ``checkpoints``: a :class:`~writelane.Checkpoints`, when the log is copied into the database and how long it may
     grow; ``None``: its defaults.
-    ``warn_after``: seconds from which a wait, or a hold of the lock, is logged as a warning, as is a log that a reader
-    keeps from shrinking; ``None``: never.
+    ``warn_after``: seconds from which a wait, a hold of the lock, or a snapshot that is still open, is logged as a
+    warning, as is a log that a reader keeps from shrinking; ``None``: never.
     ``telemetry``: a file to write telemetry to, as JSON lines; ``None``: that of ``WRITELANE_TELEMETRY``, if it is set;
     ``False``: count nothing.
 

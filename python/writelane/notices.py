@@ -1,4 +1,5 @@
-"""What is told at once: waits and holds that are longer than somebody asked to hear of, and a log that is pinned.
+"""What is told at once: waits, holds and snapshots that are longer than somebody asked to hear of, and a log that is
+pinned.
 
 Whoever measures them, the writer thread above all, never enters the interpreter: it puts them into a bounded ring and
 rings a bell. One thread of this process, started when somebody listens and ended when nobody does, takes them from
@@ -32,20 +33,21 @@ EXIT_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Notice:
-    """A wait, or a hold of the lock, that was long; or a log that cannot shrink."""
+    """A wait, or a hold of the lock, that was long; a snapshot that is open for long; or a log that cannot shrink."""
 
-    #: ``"wait"`` or ``"hold"``; ``"pinned"``: a reader keeps the log from shrinking; ``"unpinned"``: no longer.
+    #: ``"wait"`` or ``"hold"``; ``"snapshot"``: this process has had one open for long, and still has; ``"pinned"``: a
+    #: reader keeps the log from shrinking; ``"unpinned"``: no longer.
     kind: str
-    #: When it ended, or when the log was found to be pinned, in seconds since the epoch.
+    #: When it ended, or when the snapshot or the pinned log was found, in seconds since the epoch.
     at: float
     #: The database file, links resolved.
     path: str
-    #: The statement that waited, or with which the transaction began that held the lock; empty for a
+    #: The statement that waited, or with which the transaction began that held the lock, or the snapshot; empty for a
     #: pinned log.
     sql: str
-    #: ``"queue"``, ``"lock"``, ``"hold"`` or ``"log"``: where most of the time went.
+    #: ``"queue"``, ``"lock"``, ``"hold"``, ``"snapshot"`` or ``"log"``: where most of the time went.
     phase: str
-    #: How long, in seconds: in the queue and for the lock together, or holding it, or pinned so far.
+    #: How long, in seconds: in the queue and for the lock together, or holding it, or open or pinned so far.
     seconds: float
     #: Seconds by phase, as in a result.
     waited: dict[str, float]
@@ -59,7 +61,7 @@ class Notice:
     held_by: list[dict[str, Any]]
     #: The name of the error it ended with.
     error: str | None
-    #: The place in the code that began a transaction which held the lock.
+    #: The place in the code that began a transaction which held the lock, or the snapshot.
     location: str | None
     #: Of a pinned log: ``since`` (seconds since the epoch), ``seconds``, ``over``, ``pages`` that are kept from being
     #: reused, ``after`` which page of the log the oldest snapshot ends, ``marks`` (the read marks that were held, 1 to
@@ -80,6 +82,9 @@ def line(notice: Notice) -> str:
     if notice.kind == "hold":
         text = f"{notice.path}: held the lock for {notice.seconds:.3f} s: {sql}"
         return text + (f" (begun at {notice.location})" if notice.location else "")
+    if notice.kind == "snapshot":
+        text = f"{notice.path}: a snapshot has been open for {notice.seconds:.3f} s, and keeps the log from shrinking: "
+        return text + sql + (f" (begun at {notice.location})" if notice.location else "")
     where = "in the queue" if notice.phase == "queue" else "for the lock"
     text = f"{notice.path}: waited {notice.seconds:.3f} s {where}: {sql} (retries {notice.retries}"
     text += f", {notice.error}" if notice.error else ""
@@ -118,8 +123,15 @@ def warn(notice: Notice) -> None:
 class Listening:
     """What somebody asked to hear; :meth:`close` ends it. A context manager."""
 
-    def __init__(self, desk: _Desk, telemetry: _native.FileTelemetry, over: float, tell: Callable[[Notice], None]):
-        self.telemetry, self.over, self.tell = telemetry, over, tell
+    def __init__(
+        self,
+        desk: _Desk,
+        telemetry: _native.FileTelemetry,
+        over: float,
+        tell: Callable[[Notice], None],
+        snapshots: bool,
+    ) -> None:
+        self.telemetry, self.over, self.tell, self.snapshots = telemetry, over, tell, snapshots
         self.closed = False
         self._desk = desk
 
@@ -128,6 +140,12 @@ class Listening:
         if not self.closed:
             self.closed = True
             self._desk.wake()
+
+    def hears(self, notice: Notice, told: float | None) -> bool:
+        """Say whether it is for them: of a snapshot, which was told of when it was ``told`` seconds old, only once."""
+        if notice.kind == "snapshot":
+            return self.snapshots and (told is None or told < self.over) and notice.seconds >= self.over
+        return notice.pinned is not None or notice.seconds >= self.over
 
     def __enter__(self) -> Listening:
         return self
@@ -157,8 +175,10 @@ class _Desk:
         self._thread: threading.Thread | None = None
         self._stopping = False
 
-    def listen(self, telemetry: _native.FileTelemetry, over: float, tell: Callable[[Notice], None]) -> Listening:
-        listening = Listening(self, telemetry, over, tell)
+    def listen(
+        self, telemetry: _native.FileTelemetry, over: float, tell: Callable[[Notice], None], snapshots: bool
+    ) -> Listening:
+        listening = Listening(self, telemetry, over, tell, snapshots)
         with self._lock:
             self._listening.append(listening)
             self._start()
@@ -183,8 +203,9 @@ class _Desk:
             self._thread.start()
 
     def _set_threshold(self, telemetry: _native.FileTelemetry) -> None:
-        overs = [one.over for one in self._listening if one.telemetry.number == telemetry.number]
-        telemetry.publish_over(min(overs, default=None))
+        listening = [one for one in self._listening if one.telemetry.number == telemetry.number]
+        telemetry.publish_over(min((one.over for one in listening), default=None))
+        telemetry.publish_snapshots_over([one.over for one in listening if one.snapshots])
 
     def _run(self, events: _native.Events) -> None:
         _native.stay_awake()
@@ -215,10 +236,10 @@ class _Desk:
         if dropped:
             logger.warning("%d events were not told: more came than could be handled", dropped)
         for event in happened:
-            number = event.pop("file")
+            number, told = event.pop("file"), event.pop("told")
             notice = Notice(**event)
             for one in listening:
-                if one.telemetry.number == number and (notice.pinned is not None or notice.seconds >= one.over):
+                if one.telemetry.number == number and one.hears(notice, told):
                     try:
                         one.tell(notice)
                     except Exception:
@@ -247,12 +268,15 @@ class _Desk:
 _desk = _Desk()
 
 
-def listen(telemetry: _native.FileTelemetry, over: float, tell: Callable[[Notice], None]) -> Listening:
-    """Have ``tell`` called, on a thread of its own, for every wait and hold of at least ``over`` seconds, and
-    for the beginning and the end of each time in which the log is pinned."""
+def listen(
+    telemetry: _native.FileTelemetry, over: float, tell: Callable[[Notice], None], *, snapshots: bool = False
+) -> Listening:
+    """Have ``tell`` called, on a thread of its own, for every wait and hold of at least ``over`` seconds, for the
+    beginning and the end of each time in which the log is pinned, and, if ``snapshots`` are asked for, once for each
+    one that is open for as long."""
     if not over >= 0:
         raise ValueError(f"a threshold must be a number of seconds, not {over!r}")
-    return _desk.listen(telemetry, over, tell)
+    return _desk.listen(telemetry, over, tell, snapshots)
 
 
 def every(seconds: float, work: Callable[[], None]) -> None:

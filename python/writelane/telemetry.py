@@ -66,7 +66,8 @@ class Telemetry:
     @property
     def readers(self) -> dict[str, Any]:
         """``open`` connections and those ``reading`` now; ``snapshots`` that are open in this process, those of
-        connections of an application's own included, and the age of the ``oldest`` in seconds."""
+        transactions and of connections of an application's own included; of the oldest its age in seconds (``oldest``),
+        the statement it began with (``oldest_sql``) and where in the code (``oldest_location``: ``file:line``)."""
         return copy.deepcopy(self._readers)
 
     @property

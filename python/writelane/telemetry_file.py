@@ -3,8 +3,9 @@
 One object a line, each written by a single ``write`` at the end of the file, so that lines of several processes never
 mix. Kinds, all with ``pid``, ``path`` (the database) and ``at`` (seconds since the epoch):
 
-``wait`` and ``hold``
-    one wait or hold of at least :data:`OVER` seconds, as :class:`~writelane.notices.Notice`;
+``wait``, ``hold`` and ``snapshot``
+    one wait, hold or snapshot of at least :data:`OVER` seconds, as :class:`~writelane.notices.Notice`; a snapshot when
+    it is as old, and still open;
 ``pinned`` and ``unpinned``
     the beginning and the end of a time in which a reader kept the log from shrinking, likewise;
 ``statement``
@@ -46,7 +47,7 @@ __all__ = [
 #: The environment variable that names the telemetry file of a whole process and its children.
 VARIABLE = "WRITELANE_TELEMETRY"
 
-#: The environment variable that sets, for connections, from how many seconds on a wait or a hold is logged.
+#: The environment variable that sets, for connections, from how many seconds on a wait, hold or snapshot is logged.
 WARN_VARIABLE = "WRITELANE_WARN_AFTER"
 
 #: The environment variable that sets another :data:`BYTES_MAX`.
@@ -55,7 +56,7 @@ SIZE_VARIABLE = "WRITELANE_TELEMETRY_BYTES"
 #: The size past which the file is put aside: a day of a busy machine, and still opened by an editor.
 BYTES_MAX = 16 << 20
 
-#: Waits and holds from so many seconds on have a line of their own.
+#: Waits, holds and snapshots from so many seconds on have a line of their own.
 OVER = 0.05
 
 #: Seconds between two lines of what was counted.
@@ -211,13 +212,13 @@ def attach(path: str | os.PathLike[str], telemetry: _native.FileTelemetry) -> Ca
             if not _accounts:
                 notices.every(EVERY, flush)
             account = _accounts[key] = _Account(_files[name], telemetry)
-            notices.listen(telemetry, OVER, account.tell)
+            notices.listen(telemetry, OVER, account.tell, snapshots=True)
         return account.write_or_log
 
 
 def observe(connection: object) -> None:
     """Do for a connection, which has no option for it, what the environment asks for: write its file's telemetry, and
-    log its long waits and holds."""
+    log its long waits, holds and snapshots."""
     if not isinstance(connection, _native.Connection):
         return
     try:
@@ -233,7 +234,7 @@ def observe(connection: object) -> None:
             known = counts.number in _warned
             _warned.add(counts.number)
         if not known:
-            notices.listen(counts, float(seconds), notices.warn)
+            notices.listen(counts, float(seconds), notices.warn, snapshots=True)
 
 
 def flush() -> None:

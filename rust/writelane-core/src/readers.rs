@@ -4,6 +4,8 @@ use crate::error::{Error, Phase};
 use crate::job::{Account, Call, Effect, Failure, Waited};
 use crate::policy::{backoff, retry};
 use crate::sqlite::{Handle, OpenFlags, SqliteError, StatementCache, Step};
+use crate::telemetry::Telemetry;
+use crate::telemetry::snapshots::Place;
 use crate::wait::{GaveUp, Patience};
 use crate::writer::engine::{bind, random_bits};
 use std::path::PathBuf;
@@ -18,14 +20,13 @@ struct Reader {
     handle: Arc<Handle>,
     /// How many of the pool's settings it has.
     settings: usize,
+    snapshot: Arc<Place>,
 }
 
 struct Pool {
     idle: Vec<Reader>,
     open: usize,
     reading: usize,
-    /// Since when those read that read now.
-    since: Vec<Instant>,
     closed: bool,
 }
 
@@ -36,8 +37,6 @@ pub struct ReaderStats {
     pub open: usize,
     /// Those of them that read now, each with a snapshot of its own.
     pub reading: usize,
-    /// How long the one reads that has read longest.
-    pub oldest: Option<Duration>,
     /// The most connections there may be.
     pub readers_max: usize,
 }
@@ -69,6 +68,7 @@ pub struct Readers {
     path: PathBuf,
     readers_max: usize,
     settings: Arc<Settings>,
+    telemetry: Arc<Telemetry>,
     pool: Mutex<Pool>,
     freed: Condvar,
 }
@@ -76,19 +76,16 @@ pub struct Readers {
 impl Readers {
     /// Make an empty pool of at most `readers_max` connections, opened as they are needed.
     pub fn new(path: PathBuf, readers_max: usize, settings: Arc<Settings>) -> Self {
-        let pool = Pool { idle: Vec::new(), open: 0, reading: 0, since: Vec::new(), closed: false };
-        Self { path, readers_max: readers_max.max(1), settings, pool: Mutex::new(pool), freed: Condvar::new() }
+        let pool = Pool { idle: Vec::new(), open: 0, reading: 0, closed: false };
+        let telemetry = Telemetry::of(&path);
+        let readers_max = readers_max.max(1);
+        Self { path, readers_max, settings, telemetry, pool: Mutex::new(pool), freed: Condvar::new() }
     }
 
     /// Return what the readers do now.
     pub fn stats(&self) -> ReaderStats {
         let pool = self.lock();
-        ReaderStats {
-            open: pool.open,
-            reading: pool.reading,
-            oldest: pool.since.iter().min().map(Instant::elapsed),
-            readers_max: self.readers_max,
-        }
+        ReaderStats { open: pool.open, reading: pool.reading, readers_max: self.readers_max }
     }
 
     /// Close the idle connections, and those in use when they come back.
@@ -119,7 +116,7 @@ impl Readers {
             failed(error, Account { waited, ..Account::default() })
         })?;
         let taken = Instant::now();
-        self.lock().since.push(taken);
+        reader.snapshot.begin(&call.sql, taken);
         let mut retries = 0;
         let mut lock = Duration::ZERO;
         let result = loop {
@@ -140,12 +137,7 @@ impl Readers {
             }
             retries += 1;
         };
-        {
-            let mut pool = self.lock();
-            if let Some(place) = pool.since.iter().position(|since| *since == taken) {
-                pool.since.swap_remove(place);
-            }
-        }
+        reader.snapshot.end();
         self.give(reader);
         let queue = taken.saturating_duration_since(called);
         let waited = Waited { queue, lock, run: taken.elapsed().saturating_sub(lock), ..Waited::default() };
@@ -175,8 +167,12 @@ impl Readers {
                 pool.reading += 1;
                 drop(pool);
                 let opened = Handle::open(&self.path, OpenFlags::READER);
-                let opened =
-                    opened.map(|handle| Reader { handle, cache: StatementCache::new(STATEMENTS_MAX), settings: 0 });
+                let opened = opened.map(|handle| Reader {
+                    handle,
+                    cache: StatementCache::new(STATEMENTS_MAX),
+                    settings: 0,
+                    snapshot: self.telemetry.place(),
+                });
                 return opened.map_err(|error| {
                     let mut pool = self.lock();
                     pool.open -= 1;

@@ -4,18 +4,20 @@ use super::{Connection, Error, Kind, State};
 use crate::job::{Account, Waited};
 use crate::sqlite::{Handle, code_name, ffi};
 use crate::telemetry::Telemetry;
+use crate::telemetry::snapshots::Place;
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// The part of a connection that measures it.
 pub(super) struct Meter {
     telemetry: Arc<Telemetry>,
-    /// What the connection's open snapshot is known by.
-    number: u64,
-    /// A transaction took the lock in the last call, and nobody has said where in the code that was.
+    /// Where the connection's snapshot is open.
+    snapshot: Arc<Place>,
+    /// A transaction took the lock, or a snapshot was left open, in the last call, and nobody has said where in the code
+    /// that was.
     wants_location: AtomicBool,
 }
 
@@ -26,6 +28,7 @@ pub(super) struct Course {
     pub(super) arrived: Cell<Option<Instant>>,
     /// The time at which it ended, until that is told to others.
     pub(super) left: Cell<Option<Instant>>,
+    /// The open snapshot is known to be one, so that its place in the code was asked for.
     reading: Cell<bool>,
     writing: RefCell<Option<Writing>>,
 }
@@ -64,12 +67,9 @@ impl Text<'_> {
 
 impl Meter {
     pub(super) fn new(path: &Path) -> Self {
-        static NUMBER: AtomicU64 = AtomicU64::new(0);
-        Self {
-            telemetry: Telemetry::of(path),
-            number: NUMBER.fetch_add(1, Ordering::Relaxed),
-            wants_location: AtomicBool::new(false),
-        }
+        let telemetry = Telemetry::of(path);
+        let snapshot = telemetry.place();
+        Self { telemetry, snapshot, wants_location: AtomicBool::new(false) }
     }
 }
 
@@ -79,19 +79,23 @@ impl Connection {
         self.meter.as_ref().map(|meter| &meter.telemetry)
     }
 
-    /// Say whether the last call began a transaction that has the write lock, so that [`Connection::begun_at`] is to
-    /// be told where in the code that was. Says so once.
+    /// Say whether the last call began a transaction that has the write lock, or left a snapshot open, so that
+    /// [`Connection::begun_at`] is to be told where in the code that was. Says so once.
     pub fn wants_location(&self) -> bool {
         self.meter.as_ref().is_some_and(|meter| {
             meter.wants_location.load(Ordering::Relaxed) && meter.wants_location.swap(false, Ordering::Relaxed)
         })
     }
 
-    /// Say where in the code the open transaction was begun, to be told if it holds the lock long.
+    /// Say where in the code the open transaction or snapshot was begun, to be told if it holds the lock, or is open, long.
     pub fn begun_at(&self, location: Arc<str>) {
-        if !self.is_inherited()
-            && let Some(writing) = self.state.lock().course.writing.borrow_mut().as_mut()
-        {
+        if self.is_inherited() {
+            return;
+        }
+        if let Some(meter) = &self.meter {
+            meter.snapshot.begun_at(Arc::clone(&location));
+        }
+        if let Some(writing) = self.state.lock().course.writing.borrow_mut().as_mut() {
             writing.location.get_or_insert(location);
         }
     }
@@ -141,22 +145,36 @@ impl Connection {
         result
     }
 
+    /// Before a statement that only reads: unless one is open, it may open a snapshot, however long it runs.
+    pub(super) fn note_read(&self, state: &State, sql: &str) {
+        if let Some(meter) = self.meter.as_ref().filter(|meter| !meter.snapshot.is_open()) {
+            meter.snapshot.begin(sql, state.course.arrived.get().unwrap_or_else(Instant::now));
+        }
+    }
+
     /// After a call: note whether a snapshot is open.
     pub(super) fn note_snapshot(&self, state: &State, handle: &Handle) {
-        if let Some(meter) = &self.meter {
-            let reading = handle.reads_main();
-            if state.course.reading.replace(reading) != reading {
-                meter.telemetry.snapshot(meter.number, reading);
+        let Some(meter) = &self.meter else { return };
+        let reading = handle.reads_main();
+        let known = state.course.reading.replace(reading);
+        if !reading {
+            meter.snapshot.end();
+        } else if !known {
+            if !meter.snapshot.is_open() {
+                let writing = state.course.writing.borrow();
+                let (statement, since) =
+                    writing.as_ref().map_or(("", Instant::now()), |writing| (&*writing.statement, writing.since));
+                meter.snapshot.begin(statement, since);
             }
+            meter.wants_location.store(true, Ordering::Relaxed);
         }
     }
 
     /// When the connection is closed: end what goes on.
     pub(super) fn end_course(&self, state: &State) {
         let Some(meter) = &self.meter else { return };
-        if state.course.reading.replace(false) {
-            meter.telemetry.snapshot(meter.number, false);
-        }
+        state.course.reading.set(false);
+        meter.snapshot.end();
         if let Some(ended) = state.course.writing.take() {
             let held = ended.since.elapsed();
             meter.telemetry.recorder().held(&ended.statement, held, ended.location.as_ref());

@@ -151,6 +151,7 @@ impl Connection {
     ) -> Result<Step, Error> {
         if statement.is_readonly() {
             self.waits.set_for_write_lock(false);
+            self.note_read(state, sql);
         } else {
             self.take_turn(state, handle, sql)?;
         }

@@ -2,6 +2,7 @@
 
 use super::durations::{Distribution, Durations, PhaseStats};
 use super::events::{self, Event, Matter};
+use super::snapshots::Snapshots;
 use super::statements::{Entries, StatementStats, error_name, shorten};
 use crate::checkpoint::Episode;
 use crate::error::Error;
@@ -84,8 +85,6 @@ struct Inner {
     groups: GroupStats,
     hold: Durations,
     long: Vec<LongTransaction>,
-    /// Snapshots of an application's own connections that are open now.
-    snapshots: Vec<(u64, Instant)>,
 }
 
 /// The counts of one file in this process.
@@ -97,6 +96,7 @@ pub struct Telemetry {
     on: AtomicBool,
     /// Waits and holds from this many nanoseconds on are events.
     over: AtomicU64,
+    pub(super) snapshots: Snapshots,
 }
 
 /// The counts, locked, so that a group is recorded in one go. Events go out when it is dropped.
@@ -123,6 +123,7 @@ impl Telemetry {
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
             on: AtomicBool::new(true),
             over: AtomicU64::new(NEVER),
+            snapshots: Snapshots::default(),
         }
     }
 
@@ -198,22 +199,6 @@ impl Telemetry {
         }
     }
 
-    /// Note that a connection has an open snapshot, known as `number`, or none any more.
-    pub fn snapshot(&self, number: u64, open: bool) {
-        // Also while nothing is counted: whoever is noted must be struck off again.
-        let mut inner = self.lock();
-        inner.snapshots.retain(|(known, _)| *known != number);
-        if open {
-            inner.snapshots.push((number, Instant::now()));
-        }
-    }
-
-    /// Return how many snapshots connections have open, and the age of the oldest.
-    pub fn snapshots(&self) -> (usize, Option<Duration>) {
-        let inner = self.lock();
-        (inner.snapshots.len(), inner.snapshots.iter().map(|(_, since)| since.elapsed()).max())
-    }
-
     /// Return what is known of each text, the one that waited longest first.
     pub fn statements(&self) -> Vec<StatementStats> {
         let inner = self.lock();
@@ -270,10 +255,7 @@ impl Telemetry {
 
     /// Start again from nothing. What is open now stays open.
     pub fn reset(&self) {
-        let mut inner = self.lock();
-        let snapshots = std::mem::take(&mut inner.snapshots);
-        *inner = Inner { snapshots, ..Inner::default() };
-        drop(inner);
+        *self.lock() = Inner::default();
         *self.since.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 }
@@ -366,7 +348,7 @@ impl Inner {
 }
 
 impl Telemetry {
-    fn event(&self, matter: Matter, statement: &str, time: Duration) -> Event {
+    pub(super) fn event(&self, matter: Matter, statement: &str, time: Duration) -> Event {
         Event {
             at: SystemTime::now(),
             path: Arc::clone(&self.path),
@@ -378,6 +360,7 @@ impl Telemetry {
             error: None,
             location: None,
             episode: None,
+            snapshot: None,
         }
     }
 }

@@ -1,8 +1,9 @@
-//! What is told at once: waits and holds longer than somebody asked to hear of, and a log that cannot shrink.
+//! What is told at once: waits, holds and snapshots longer than somebody asked to hear of, and a log that cannot shrink.
 //!
 //! Whoever records an event only puts it into a bounded ring and rings a bell; a thread of the interpreter, which the
 //! writer never enters, takes it from there.
 
+use super::snapshots::OpenSnapshot;
 use crate::checkpoint::Episode;
 use crate::job::Account;
 use crate::process::PerProcess;
@@ -26,12 +27,14 @@ pub enum Matter {
     Pinned,
     /// The log can shrink again.
     Unpinned,
+    /// A snapshot is open, since some time.
+    Snapshot,
 }
 
-/// One wait or hold, or the beginning or the end of a time in which the log could not shrink.
+/// One wait, hold or snapshot, or the beginning or the end of a time in which the log could not shrink.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// When it ended; of a pinned log, when that was found.
+    /// When it ended; of a pinned log and of a snapshot, when that was found.
     pub at: SystemTime,
     /// The database.
     pub path: Arc<Path>,
@@ -39,7 +42,7 @@ pub struct Event {
     pub file: u64,
     /// What it is about.
     pub matter: Matter,
-    /// The statement that waited, or that began the transaction that held the lock; of a pinned log, none.
+    /// The statement that waited, or that began the transaction that held the lock or the snapshot; of a pinned log, none.
     pub statement: Arc<str>,
     /// How long.
     pub time: Duration,
@@ -51,6 +54,8 @@ pub struct Event {
     pub location: Option<Arc<str>>,
     /// What is known of the pinned log.
     pub episode: Option<Box<Episode>>,
+    /// The snapshot, which knows where in the code it was begun.
+    pub snapshot: Option<OpenSnapshot>,
 }
 
 #[derive(Default)]

@@ -9,6 +9,7 @@ mod blame;
 mod durations;
 pub mod events;
 mod registry;
+pub mod snapshots;
 mod statements;
 
 pub use account::{GroupStats, LongTransaction, Recorder, Rerun, Telemetry};

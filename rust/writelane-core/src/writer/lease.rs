@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::job::{Account, Call, Effect, Failure, Waited};
 use crate::lane::Turn;
 use crate::process;
+use crate::telemetry::snapshots::Place;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -73,6 +74,7 @@ pub struct Lease {
     run: Duration,
     /// The place in the code that began it.
     location: Option<Arc<str>>,
+    snapshot: Arc<Place>,
     recorded: bool,
     /// Why the transaction is gone though the caller did not end it.
     lost: Option<Error>,
@@ -87,6 +89,8 @@ impl Lease {
         label: Arc<str>,
         account: Account,
     ) -> Box<Self> {
+        let snapshot = shared.telemetry.place();
+        snapshot.begin_elsewhere(&label, Instant::now());
         Box::new(Self {
             engine: Some(engine),
             turn,
@@ -96,6 +100,7 @@ impl Lease {
             account,
             run: Duration::ZERO,
             location: None,
+            snapshot,
             recorded: false,
             lost: None,
             label,
@@ -202,8 +207,9 @@ impl Lease {
         self.shared.set_borrower(Some(Borrower { thread: std::thread::current().id(), task }));
     }
 
-    /// Say where in the code the transaction was begun, to be told if it holds the lock long.
+    /// Say where in the code the transaction was begun, to be told if it holds the lock, or its snapshot is open, long.
     pub fn begun_at(&mut self, location: Arc<str>) {
+        self.snapshot.begun_at(Arc::clone(&location));
         self.location = Some(location);
     }
 
@@ -252,6 +258,7 @@ impl Lease {
 
     fn give_back(&mut self) {
         let Some(engine) = self.engine.take() else { return };
+        self.snapshot.end();
         if self.generation == process::generation() {
             self.shared.set_borrower(None);
         }

@@ -1,4 +1,4 @@
-//! Waits, holds and pinned logs on their way from whoever measured them to a thread of Python.
+//! Waits, holds, snapshots and pinned logs on their way from whoever measured them to a thread of Python.
 
 use crate::errors;
 use pyo3::prelude::*;
@@ -85,6 +85,7 @@ fn described<'py>(py: Python<'py>, event: &Event) -> PyResult<Bound<'py, PyDict>
         Matter::Hold => "hold",
         Matter::Pinned => "pinned",
         Matter::Unpinned => "unpinned",
+        Matter::Snapshot => "snapshot",
     };
     described.set_item("kind", kind)?;
     described.set_item("sql", &*event.statement)?;
@@ -92,6 +93,7 @@ fn described<'py>(py: Python<'py>, event: &Event) -> PyResult<Bound<'py, PyDict>
     let phase = match event.matter {
         Matter::Hold => "hold",
         Matter::Pinned | Matter::Unpinned => "log",
+        Matter::Snapshot => "snapshot",
         Matter::Wait if waited.lock >= waited.queue => "lock",
         Matter::Wait => "queue",
     };
@@ -107,7 +109,13 @@ fn described<'py>(py: Python<'py>, event: &Event) -> PyResult<Bound<'py, PyDict>
     }
     described.set_item("held_by", held_by)?;
     described.set_item("error", event.error)?;
-    described.set_item("location", event.location.as_deref())?;
+    let location = match &event.snapshot {
+        Some(open) => super::location::of_snapshot(py, open),
+        None => event.location.clone(),
+    };
+    described.set_item("location", location.as_deref())?;
+    let told = event.snapshot.as_ref().and_then(|open| open.told);
+    described.set_item("told", told.map(|age| age.as_secs_f64()))?;
     let episode = event.episode.as_ref().map(|episode| {
         let pinned = super::snapshot::episode(py, episode)?;
         pinned.set_item("since", at.saturating_sub(event.time).as_secs_f64())?;

@@ -100,6 +100,19 @@ impl FileTelemetry {
         Ok(())
     }
 
+    /// Publish to `Events` each snapshot that is open for so many seconds, once for each of these numbers.
+    fn publish_snapshots_over(&self, seconds: Vec<f64>) -> PyResult<()> {
+        let mut overs = Vec::new();
+        for seconds in seconds {
+            let over = deadline::from_seconds(seconds)
+                .map_err(|_| PyValueError::new_err("a threshold must be a number of seconds, not NaN"))?;
+            // Without end: never.
+            overs.extend(over);
+        }
+        self.inner.publish_snapshots_over(overs);
+        Ok(())
+    }
+
     /// Whether anything is counted.
     #[getter]
     fn get_on(&self) -> bool {

@@ -1,5 +1,6 @@
 //! The telemetry as dictionaries, under the names that users and tools rely on.
 
+use super::location;
 use crate::errors;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -27,13 +28,10 @@ pub fn of_database<'py>(py: Python<'py>, database: &Database) -> PyResult<Bound<
         }
     }
     let stats = database.reader_stats();
-    let (connections, oldest) = database.telemetry().snapshots();
-    let readers = PyDict::new(py);
+    let readers = readers(py, database.telemetry())?;
     readers.set_item("open", stats.open)?;
     readers.set_item("reading", stats.reading)?;
     readers.set_item("max", stats.readers_max)?;
-    readers.set_item("snapshots", stats.reading + connections)?;
-    readers.set_item("oldest", stats.oldest.max(oldest).map(|age| age.as_secs_f64()))?;
     snapshot.set_item("readers", readers)?;
     Ok(snapshot)
 }
@@ -49,10 +47,6 @@ pub fn of_file<'py>(py: Python<'py>, telemetry: &Telemetry) -> PyResult<Bound<'p
     for long in &long {
         transactions.append(transaction(py, long)?)?;
     }
-    let (open, oldest) = telemetry.snapshots();
-    let readers = PyDict::new(py);
-    readers.set_item("snapshots", open)?;
-    readers.set_item("oldest", oldest.map(|age| age.as_secs_f64()))?;
     let library = PyDict::new(py);
     library.set_item("version", sqlite::version())?;
     library.set_item("compile_options", sqlite::compile_options())?;
@@ -65,9 +59,21 @@ pub fn of_file<'py>(py: Python<'py>, telemetry: &Telemetry) -> PyResult<Bound<'p
     snapshot.set_item("long_transactions", transactions)?;
     snapshot.set_item("lane", PyDict::new(py))?;
     snapshot.set_item("checkpoints", PyDict::new(py))?;
-    snapshot.set_item("readers", readers)?;
+    snapshot.set_item("readers", readers(py, telemetry)?)?;
     snapshot.set_item("sqlite", library)?;
     Ok(snapshot)
+}
+
+/// Describe the snapshots that are open.
+fn readers<'py>(py: Python<'py>, telemetry: &Telemetry) -> PyResult<Bound<'py, PyDict>> {
+    let open = telemetry.snapshots();
+    let oldest = open.first();
+    let readers = PyDict::new(py);
+    readers.set_item("snapshots", open.len())?;
+    readers.set_item("oldest", oldest.map(|open| open.age.as_secs_f64()))?;
+    readers.set_item("oldest_sql", oldest.map(|open| &*open.statement))?;
+    readers.set_item("oldest_location", oldest.and_then(|open| location::of_snapshot(py, open)).as_deref())?;
+    Ok(readers)
 }
 
 /// Describe a holder with its share of a wait.
