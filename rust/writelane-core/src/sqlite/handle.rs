@@ -355,6 +355,37 @@ impl Handle {
         }
     }
 
+    /// Bring the write-ahead log to the disk, with the sync that SQLite itself would use. Needs no lock.
+    ///
+    /// # Errors
+    /// What the disk says; `SQLITE_MISUSE` where there is no log. Source: <https://www.sqlite.org/c3ref/c_fcntl_begin_atomic_write.html>
+    /// (`SQLITE_FCNTL_JOURNAL_POINTER`), <https://www.sqlite.org/c3ref/io_methods.html> (`xSync`).
+    pub fn sync_log(&self) -> Result<(), SqliteError> {
+        self.may_fail(|| "sync_log".to_owned())?;
+        let mut file: *mut ffi::sqlite3_file = ptr::null_mut();
+        // SAFETY: the handle is open, "main" is NUL-terminated, this file control writes a pointer to a file.
+        let code = unsafe {
+            ffi::sqlite3_file_control(
+                self.db,
+                c"main".as_ptr(),
+                ffi::SQLITE_FCNTL_JOURNAL_POINTER,
+                ptr::from_mut(&mut file).cast(),
+            )
+        };
+        // SAFETY: a file that SQLite tells of lives as long as the handle does not close it, which only a statement on
+        // this handle does, and whoever calls has the handle for itself; one that is not open has no methods.
+        let sync = unsafe { file.as_ref().and_then(|file| file.pMethods.as_ref()).and_then(|methods| methods.xSync) };
+        match (code, sync) {
+            // SAFETY: as above; the method is the file's own.
+            (ffi::SQLITE_OK, Some(sync)) => match unsafe { sync(file, ffi::SQLITE_SYNC_NORMAL) } {
+                ffi::SQLITE_OK => Ok(()),
+                code => Err(SqliteError::from_code(code)),
+            },
+            (ffi::SQLITE_OK, None) => Err(SqliteError::from_code(ffi::SQLITE_MISUSE)),
+            (code, _) => Err(SqliteError::from_code(code)),
+        }
+    }
+
     /// Set a `SQLITE_DBCONFIG_*` switch and return its value.
     ///
     /// # Errors

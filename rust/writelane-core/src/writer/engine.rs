@@ -58,6 +58,10 @@ pub struct Engine {
     _authorizer: Authorizer,
     handle: Arc<Handle>,
     durability: Option<Durability>,
+    /// Commits are made without a sync, which the engine does after them, when the write lock is free.
+    syncs_itself: bool,
+    /// A sync failed: what the log holds may not be on the disk, whatever the next sync says.
+    distrusts_log: bool,
 }
 
 impl Engine {
@@ -94,6 +98,8 @@ impl Engine {
             _authorizer: authorizer,
             handle,
             durability: None,
+            syncs_itself: false,
+            distrusts_log: false,
         })
     }
 
@@ -113,15 +119,52 @@ impl Engine {
     /// What SQLite says.
     pub fn set_durability(&mut self, durability: Durability) -> Result<(), SqliteError> {
         if self.durability != Some(durability) {
+            let syncs_itself = durability >= Durability::Full && self.has_log()?;
             self.handle.execute_batch(match durability {
                 Durability::Off => "PRAGMA synchronous=OFF",
                 Durability::Normal => "PRAGMA synchronous=NORMAL",
+                _ if syncs_itself => "PRAGMA synchronous=NORMAL",
                 Durability::Full => "PRAGMA synchronous=FULL",
                 Durability::Extra => "PRAGMA synchronous=EXTRA",
             })?;
-            self.durability = Some(durability);
+            (self.durability, self.syncs_itself) = (Some(durability), syncs_itself);
         }
         Ok(())
+    }
+
+    /// Say whether the database has a write-ahead log. It keeps it for as long as the handle is open and says so: who
+    /// would change the journal mode must have the file alone.
+    fn has_log(&self) -> Result<bool, SqliteError> {
+        let (statement, _) = Statement::prepare(&self.handle, b"PRAGMA main.journal_mode", 0)?;
+        let Some(statement) = statement else { return Ok(false) };
+        let has_row = statement.step()? == Step::Row;
+        Ok(has_row && matches!(&statement.row()[..], [Value::Text(mode)] if **mode == *b"wal"))
+    }
+
+    /// Say whether the last commit still has to be brought to the disk, with [`Engine::sync`].
+    pub fn owes_sync(&self) -> bool {
+        self.syncs_itself
+    }
+
+    /// Bring the log to the disk, and with it all that was committed before. Needs no lock of SQLite's.
+    ///
+    /// # Errors
+    /// What the disk says. After that no sync is believed until the log was folded into the database: the kernel tells
+    /// of a page that it could not write once, and counts it as written from then on.
+    pub fn sync(&mut self) -> Result<(), SqliteError> {
+        let synced = if self.distrusts_log { self.fold_log() } else { self.handle.sync_log() };
+        self.distrusts_log = synced.is_err();
+        synced
+    }
+
+    /// Copy all of the log to the database file and sync that. The log's pages are read from memory, so that it does
+    /// not matter which of them the disk has.
+    fn fold_log(&self) -> Result<(), SqliteError> {
+        match self.handle.checkpoint(ffi::SQLITE_CHECKPOINT_PASSIVE) {
+            (Ok(()), log, copied) if copied >= log => Ok(()),
+            (Err(error), ..) => Err(error),
+            (Ok(()), ..) => Err(SqliteError::from_code(ffi::SQLITE_IOERR_FSYNC)),
+        }
     }
 
     /// Return how durable the next commit is, if it was set.
@@ -208,6 +251,8 @@ impl Engine {
         let result = self.run_prepared(&call.sql, std::slice::from_ref(&call.parameters));
         // A setting acts when it is prepared, so it must be prepared anew each time.
         self.prepared.remove(&call.sql);
+        // It may be one of those that the durability was made of.
+        self.durability = None;
         result.map_err(|(error, _)| error)
     }
 

@@ -335,24 +335,26 @@ impl<'a> Group<'a> {
         let patience = Patience { until, interrupted: &interrupted };
         let started = Instant::now();
         let mut account = Account::default();
-        if let Err(error) = self.shared.commit(Some(self.engine), &patience, &mut account) {
-            let now = Instant::now();
-            members.iter_mut().for_each(|member| member.failed_to_commit(now));
-            // An interrupt is nobody's signal: the time to stop has come.
-            return Err(if error == Error::Interrupted { Error::Closed } else { error });
-        }
-        let committed = Instant::now();
+        let committed = match self.shared.commit(Some(self.engine), self.turn, &patience, &mut account) {
+            Ok(committed) => committed,
+            Err(error) => {
+                let now = Instant::now();
+                members.iter_mut().for_each(|member| member.failed_to_commit(now));
+                // An interrupt is nobody's signal: the time to stop has come.
+                return Err(if error == Error::Interrupted { Error::Closed } else { error });
+            }
+        };
         let jobs = members.len();
-        self.shared.note_group(jobs, committed.saturating_duration_since(started));
+        self.shared.note_group(jobs, committed.durable.saturating_duration_since(started));
         let mut recorder = self.shared.telemetry.recorder();
         let first = members.first().map_or("", |member| member.job.work.label());
-        recorder.group(jobs, committed.saturating_duration_since(begun), first);
+        recorder.group(jobs, committed.free.saturating_duration_since(begun), first);
         let held = self.blame.take();
         let holder = held.main();
         let answers: Vec<(Box<Job>, Answer)> = members
             .drain(..)
             .map(|member| {
-                let waited = waited(&member, committed);
+                let waited = waited(&member, committed.durable);
                 let has_waited = !waited.lock.is_zero();
                 let account = Account {
                     waited,
@@ -677,7 +679,13 @@ fn waited(member: &Member, answered: Instant) -> Waited {
 }
 
 /// Run a job as a transaction of its own, at once or not at all, after its caller's own wait for its turn.
-pub(super) fn drive(shared: &Shared, engine: &mut Engine, job: Box<Job>, waiting: Waiting<'_>) -> Driven {
+pub(super) fn drive(
+    shared: &Shared,
+    engine: &mut Engine,
+    turn: &mut Option<Turn>,
+    job: Box<Job>,
+    waiting: Waiting<'_>,
+) -> Driven {
     let waiting_since = waiting.since();
     let mut blame = waiting.into_blame();
     let mut member = Member::new(job);
@@ -705,14 +713,13 @@ pub(super) fn drive(shared: &Shared, engine: &mut Engine, job: Box<Job>, waiting
             // Without a wait: a reader in the way of COMMIT is waited for by the writer, who runs the job again.
             let patience = Patience { until: Some(begun), interrupted: &never };
             let mut account = Account::default();
-            match shared.commit(Some(engine), &patience, &mut account) {
-                Ok(()) => {
-                    let committed = Instant::now();
-                    let waited = waited(&member, committed);
+            match shared.commit(Some(engine), turn, &patience, &mut account) {
+                Ok(committed) => {
+                    let waited = waited(&member, committed.durable);
                     shared.note_group(1, waited.commit);
                     let account = Account { waited, group: 1, holder: held.main(), held, ..account };
                     let mut recorder = shared.telemetry.recorder();
-                    recorder.group(1, committed.saturating_duration_since(begun), member.job.work.label());
+                    recorder.group(1, committed.free.saturating_duration_since(begun), member.job.work.label());
                     recorder.job(member.job.work.label(), &account, None);
                     return Driven::Answered(Ok(Outcome { effects: member.effects, account }));
                 }

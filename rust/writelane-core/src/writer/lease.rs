@@ -179,14 +179,14 @@ impl Lease {
     pub fn commit(mut self: Box<Self>, patience: &crate::wait::Patience<'_>) -> Result<Account, Box<Failure>> {
         self.check()?;
         let started = Instant::now();
-        let result = self.shared.commit(self.engine.as_deref(), patience, &mut self.account);
+        let result = self.shared.commit(self.engine.as_deref_mut(), &mut self.turn, patience, &mut self.account);
         self.account.waited.run = started.duration_since(self.began);
         self.account.waited.commit = started.elapsed();
         self.account.group = 1;
         let account = self.account.clone();
         self.record(result.as_ref().err());
         match result {
-            Ok(()) => {
+            Ok(_) => {
                 self.give_back();
                 Ok(account)
             }

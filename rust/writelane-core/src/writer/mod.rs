@@ -207,6 +207,15 @@ impl Drop for Writer {
     }
 }
 
+/// When a transaction was committed.
+#[derive(Clone, Copy, Debug)]
+struct Committed {
+    /// The write lock was free for others.
+    free: Instant,
+    /// It was as durable as was asked for.
+    durable: Instant,
+}
+
 /// How a caller who drives the engine itself fared.
 pub(crate) enum Driven {
     /// The job ran.
@@ -374,7 +383,7 @@ impl Shared {
             return Driven::NotNow(job);
         }
         let waiting = Waiting::aside(self, Instant::now());
-        let turn = match self.lane.as_ref().map(|lane| self.enter_itself(lane, &job, &waiting, interrupted)) {
+        let mut turn = match self.lane.as_ref().map(|lane| self.enter_itself(lane, &job, &waiting, interrupted)) {
             None => None,
             Some(Ok(Some(turn))) => Some(turn),
             Some(Ok(None)) => {
@@ -386,7 +395,7 @@ impl Shared {
                 return Driven::Answered(Err(self.gave_up(&job, gave_up, waiting)));
             }
         };
-        let driven = match catch_unwind(AssertUnwindSafe(|| group::drive(self, &mut engine, job, waiting))) {
+        let driven = match catch_unwind(AssertUnwindSafe(|| group::drive(self, &mut engine, &mut turn, job, waiting))) {
             Ok(driven) => driven,
             Err(panic) => {
                 drop(engine);
@@ -449,7 +458,15 @@ impl Shared {
     }
 
     /// COMMIT, with waits where readers of a rollback-journal database are in the way. Rolls back what cannot commit.
-    fn commit(&self, engine: Option<&Engine>, patience: &Patience<'_>, account: &mut Account) -> Result<(), Error> {
+    ///
+    /// Where the disk is waited for after it, others have the turn meanwhile, unless it is kept for tending the log.
+    fn commit(
+        &self,
+        engine: Option<&mut Engine>,
+        turn: &mut Option<Turn>,
+        patience: &Patience<'_>,
+        account: &mut Account,
+    ) -> Result<Committed, Error> {
         let Some(engine) = engine else { return Err(Error::Closed) };
         if self.has_moved(engine) {
             engine.rollback()?;
@@ -465,7 +482,7 @@ impl Shared {
         let started = Instant::now();
         let mut attempt = 0;
         loop {
-            let Err(error) = engine.commit() else { return Ok(()) };
+            let Err(error) = engine.commit() else { return self.make_durable(engine, turn) };
             if retry::remedy(error.code, retry::Point::Commit) == retry::Remedy::RetryStatement && !engine.autocommit()
             {
                 account.retries += 1;
@@ -489,6 +506,19 @@ impl Shared {
             engine.rollback()?;
             return Err(if uncertain { Error::CommitUncertain(error) } else { Error::Sqlite(error) });
         }
+    }
+
+    /// Wait for the disk after a commit that did not.
+    fn make_durable(&self, engine: &mut Engine, turn: &mut Option<Turn>) -> Result<Committed, Error> {
+        let free = Instant::now();
+        if !engine.owes_sync() {
+            return Ok(Committed { free, durable: free });
+        }
+        if !self.checkpointer.is_full() {
+            drop(turn.take());
+        }
+        engine.sync().map_err(Error::CommitUncertain)?;
+        Ok(Committed { free, durable: Instant::now() })
     }
 
     /// Say whether the database file was deleted, replaced or renamed, and remember it.

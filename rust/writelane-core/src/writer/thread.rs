@@ -6,6 +6,7 @@ use super::{Shared, answer_one};
 use crate::checkpoint::LABEL;
 use crate::error::{Error, Phase};
 use crate::job::{Account, Job};
+use crate::lane::Turn;
 use crate::policy::checkpoint::Mode;
 use crate::policy::group as policy;
 use crate::queue::Wake;
@@ -112,7 +113,9 @@ fn serve_turn(shared: &Arc<Shared>) {
             }
         }
         shared.after_commit(&engine);
-        if turn.as_ref().is_some_and(crate::lane::Turn::should_yield) {
+        // Given up already, where others could have it while the disk was waited for.
+        let over = turn.as_ref().map_or(shared.lane.is_some(), Turn::should_yield);
+        if over {
             break;
         }
         since = Instant::now();
