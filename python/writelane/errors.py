@@ -64,7 +64,10 @@ class QueueFull(OperationalError):
 
 
 class CommitUncertain(OperationalError):
-    """COMMIT failed so that the write is not visible now, but may reappear after a crash of the machine."""
+    """COMMIT, or the flush after it, failed so that nobody knows what a crash of the machine would leave of the write.
+
+    It may be visible already. Look for it before you write it again.
+    """
 
 
 class Closed(ProgrammingError):

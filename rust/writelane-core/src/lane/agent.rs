@@ -1,8 +1,9 @@
 //! The threads that wait in the kernel, so that a caller can have a deadline and be interrupted.
 
-use super::file::{FRONT, LaneFile, QUEUE};
+use super::file::{Blocker, FRONT, LaneFile, QUEUE, WAITING};
 use super::state::Errand;
 use super::{Lane, lock};
+use crate::holder::process;
 use std::io;
 use std::sync::Arc;
 use std::thread;
@@ -14,8 +15,10 @@ pub const IDLE: Duration = Duration::from_secs(2);
 /// How often the front is asked for where the kernel refuses to wait for it.
 const POLL: Duration = Duration::from_millis(1);
 
-/// How long a thread that the kernel gave a lock may take to wake up and have it.
+/// How often it is looked whether the one that the kernel has woken for the queue's lock has it.
 const WAKING: Duration = Duration::from_micros(100);
+/// How often at most: it may have been killed, or be stopped.
+const WAKING_LOOKS: u32 = 20;
 
 /// Start a named thread that takes no signal of the process, so that every signal finds a thread that expects it.
 pub fn start(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
@@ -73,9 +76,30 @@ fn stand_in_line(file: &LaneFile) -> io::Result<()> {
     if file.try_turnstile()? {
         return Ok(());
     }
-    // The queue's lock is free for the moment in which the first who waits for it wakes up. Who comes in that moment,
-    // as a rule the one that just gave the front up, would get before all who wait: so it comes a little later.
-    thread::sleep(WAKING);
+    // Without it, others may get before this process: no reason not to stand in line.
+    let announced = file.share(WAITING).is_ok();
+    let front = stand_behind(file);
+    if announced {
+        file.unlock(WAITING);
+    }
+    front
+}
+
+fn stand_behind(file: &LaneFile) -> io::Result<()> {
+    // The queue's lock is free for the time in which the first who waits for it wakes up, which is long where there are
+    // many processes for few processors. Who comes in that time, as a rule the one that just gave the front up, would
+    // get before all who wait.
+    for _ in 0..WAKING_LOOKS {
+        if file.blocker(QUEUE, 1).is_some() {
+            break;
+        }
+        match file.blocker(WAITING, 1) {
+            // Stopped, it does not wake up.
+            Some(Blocker { pid: Some(pid) }) if process::Stat::of(pid).is_some_and(process::Stat::is_stopped) => break,
+            Some(_) => thread::sleep(WAKING),
+            None => break,
+        }
+    }
     wait_for(file, QUEUE)?;
     let front = wait_for(file, FRONT);
     file.unlock(QUEUE);

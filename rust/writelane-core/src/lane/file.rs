@@ -22,6 +22,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub const QUEUE: i64 = 100;
 /// The byte whose lock is the turn.
 pub const FRONT: i64 = 101;
+/// The byte that everybody who stands before the queue has a shared lock on. When the queue's lock is given up, the
+/// kernel wakes the first who waits for it, and whoever asks until that one runs would get it instead: this byte says
+/// that somebody is about to.
+pub const WAITING: i64 = 102;
 /// Where the records begin. The lock on a record's first byte says that its writer lives.
 const SLOTS: i64 = 4096;
 
@@ -179,6 +183,14 @@ impl LaneFile {
         }
     }
 
+    /// Take a shared lock on `byte`, which nobody ever has for himself alone.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn share(&self, byte: i64) -> io::Result<()> {
+        self.lock_call(libc::F_SETLK, libc::F_RDLCK, byte, 1).map(drop)
+    }
+
     /// Wait in the kernel for the lock on `byte`, without end.
     ///
     /// # Errors
@@ -198,7 +210,7 @@ impl LaneFile {
     /// # Errors
     /// What the kernel says, other than that somebody is there.
     pub fn try_turnstile(&self) -> io::Result<bool> {
-        if !self.try_lock(QUEUE)? {
+        if self.blocker(WAITING, 1).is_some() || !self.try_lock(QUEUE)? {
             return Ok(false);
         }
         let front = self.try_lock(FRONT);
@@ -219,9 +231,9 @@ impl LaneFile {
             .then(|| Blocker { pid: u32::try_from(lock.l_pid).ok().filter(|pid| *pid > 0) })
     }
 
-    /// Say whether another process waits in the queue or has the turn.
+    /// Say whether another process waits in the queue or before it, or has the turn.
     pub fn is_contended(&self) -> bool {
-        self.blocker(QUEUE, 2).is_some()
+        self.blocker(QUEUE, 3).is_some()
     }
 
     /// Say whether another process waits in the queue.

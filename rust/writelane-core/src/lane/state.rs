@@ -286,7 +286,7 @@ impl State {
                     (Some(linger), Some(front)) if State::is_young(since, now) => {
                         let until = now + linger;
                         front.until = Some(until);
-                        return self.alarm.is_none_or(|alarm| alarm > until);
+                        return self.alarm.is_none_or(|alarm| alarm > until + courtesy::LATE_LOOK);
                     }
                     _ if file.has_queue() => self.end_tenure(&file, now),
                     _ => self.give_front(&file),
@@ -342,9 +342,17 @@ impl State {
             self.serve_next(database, now);
             return Errand::Sleep(None);
         };
+        let rang = self.alarm.is_some_and(|alarm| alarm <= now);
+        if self.front.is_some() && self.turn.is_some() && rang {
+            // Somebody came back in time, and may do so for a while.
+            return Errand::Sleep(Some(now + courtesy::LATE_LOOK));
+        }
         if self.front.is_some() && self.turn.is_none() {
-            if let Some(until) = self.front.as_ref().and_then(|front| front.until).filter(|until| *until > now) {
-                return Errand::Sleep(Some(until));
+            if let Some(front) = self.front.as_ref()
+                && let Some(until) = front.until.filter(|until| *until > now)
+            {
+                let late = rang && !front.courtesy;
+                return Errand::Sleep(Some(if late { until.max(now + courtesy::LATE_LOOK) } else { until }));
             }
             self.time_is_up(&file, database, now);
             if let Some(until) = self.front.as_ref().and_then(|front| front.until) {

@@ -8,9 +8,10 @@
 
 use std::time::Duration;
 
-/// How long a process may go on committing while others wait. Long enough that a hand-over (some 30 us) costs one or
-/// two in a hundred, short enough that the worst wait among eight processes stays near 16 ms.
-pub const QUANTUM: Duration = Duration::from_millis(2);
+/// How long a process may go on committing while others wait. Long enough that a hand-over (some 30 us, and as much
+/// again until what SQLite knows of the file is read anew) costs one or two in a hundred, short enough that the worst
+/// wait among eight processes stays near 32 ms.
+pub const QUANTUM: Duration = Duration::from_millis(4);
 
 /// How long a process that saw nobody at the lane goes on without another look: one that comes meanwhile is let in that
 /// much later, which is part of the quantum it would wait for anyway. A look is a system call in each turn.
@@ -18,6 +19,10 @@ pub const LOOK_EVERY: Duration = Duration::from_micros(250);
 
 /// How long the turn is kept for a process that came back at once the last time, so that one in a loop uses its quantum.
 pub const LINGER: Duration = Duration::from_micros(100);
+
+/// How late it may be seen that a process does not come back to a turn that it came back to until then. To look for
+/// each return anew would wake a thread every [`LINGER`].
+pub const LATE_LOOK: Duration = Duration::from_micros(500);
 
 /// How long outsiders count as writing after the lane last met one.
 pub const MEMORY: Duration = Duration::from_secs(1);
