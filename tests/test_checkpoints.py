@@ -334,3 +334,99 @@ def test_thresholds_that_would_do_harm_are_refused(path: Path, options: dict[str
     with pytest.raises(ValueError, match=named):
         writelane.open(path, checkpoints=writelane.Checkpoints(**options))
     assert not path.exists()
+
+
+FEW = writelane.Checkpoints(pages=20, idle=HOURS)
+
+
+@pytest.mark.parametrize("first", ["database", "connection"])
+def test_connections_have_the_thresholds_of_the_database_in_their_process(path: Path, first: str) -> None:
+    early = dbapi.connect(path, isolation_level=None) if first == "connection" else None
+    with writelane.open(path, checkpoints=FEW) as db:
+        db.execute("CREATE TABLE t(x)")
+        connection = early or dbapi.connect(path, isolation_level=None)
+        before = db.telemetry().checkpoints["count"]
+        for _ in range(60):
+            connection.execute("INSERT INTO t VALUES (randomblob(4000))")
+        assert db.telemetry().checkpoints["count"] > before
+        connection.close()
+
+
+def test_a_log_kept_by_a_connection_is_cut_to_what_a_later_database_says(path: Path) -> None:
+    connection = dbapi.connect(path, isolation_level=None)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("CREATE TABLE t(x)")
+    with writelane.open(path, checkpoints=writelane.Checkpoints(idle=HOURS, keep_bytes=0)) as db:
+        for _ in range(200):
+            connection.execute("INSERT INTO t VALUES (randomblob(20000))")
+        assert db.telemetry().checkpoints["count"] > 0
+        db.checkpoint()
+        longest = log_bytes(path)
+        # The log begins anew, and is as short as what is in it.
+        connection.execute("INSERT INTO t VALUES (1)")
+        assert log_bytes(path) < longest
+    connection.close()
+
+
+ALONE = """
+import sys
+import writelane.dbapi as sqlite3
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("PRAGMA journal_mode=WAL")
+connection.execute("CREATE TABLE t(x)")
+for _ in range(60):
+    connection.execute("INSERT INTO t VALUES (randomblob(4000))")
+print(sqlite3.telemetry(connection).checkpoints["count"])
+connection.close()
+"""
+
+OPENED = """
+import sys
+import writelane
+with writelane.open(sys.argv[1]) as db:
+    db.execute("CREATE TABLE t(x)")
+    for _ in range(60):
+        db.execute("INSERT INTO t VALUES (randomblob(4000))")
+    db.submit("INSERT INTO t VALUES (1)").result()
+    print(db.telemetry().checkpoints["count"])
+"""
+
+
+def run_with(value: str, code: str, path: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "WRITELANE_CHECKPOINTS": value}
+    return subprocess.run(
+        [sys.executable, "-c", code, str(path)], env=environment, capture_output=True, text=True, timeout=PATIENCE
+    )
+
+
+@pytest.mark.parametrize("code", [ALONE, OPENED], ids=["connection", "database"])
+@pytest.mark.parametrize(("pages", "some"), [("20", True), ("999", False)])
+def test_the_environment_sets_the_thresholds_of_a_process(path: Path, code: str, pages: str, some: bool) -> None:
+    process = run_with(f"pages={pages}, idle=7200", code, path)
+    assert process.returncode == 0, process.stderr
+    assert (int(process.stdout) > 0) == some
+
+
+@pytest.mark.parametrize("code", [ALONE, OPENED], ids=["connection", "database"])
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        ("pages=1000", "pages must be 1 to 999"),
+        ("pages", "'pages' is not a name and a number"),
+        ("pages=many", "'pages=many' is not a name and a number"),
+        ("page=5", "there is no 'page'"),
+    ],
+)
+def test_an_environment_that_says_nonsense_is_refused(path: Path, code: str, value: str, named: str) -> None:
+    process = run_with(value, code, path)
+    assert process.returncode != 0
+    assert f"ValueError: WRITELANE_CHECKPOINTS: {named}" in process.stderr
+    assert not path.exists()
+
+
+def test_the_defaults_stand_in_one_place_and_the_documents_say_the_same() -> None:
+    document = (Path(__file__).parent.parent / "docs" / "files.md").read_text()
+    (block,) = [block for block in document.split("```") if "checkpoints = writelane.Checkpoints(" in block]
+    scope: dict[str, Any] = {"writelane": writelane}
+    exec(block.removeprefix("python").split("db = ")[0], scope)
+    assert scope["checkpoints"] == writelane.Checkpoints()

@@ -613,6 +613,9 @@ class Events:
     def drain(self) -> tuple[list[dict[str, Any]], int]:
         """Return what happened since the last call, and how many more events were dropped."""
 
+def checkpoint_defaults() -> dict[str, Any]:
+    """Return the defaults, by the names of `writelane.Checkpoints`."""
+
 def look(path: _StrPath, /) -> dict[str, Any]:
     """Look at a database: who holds its write lock, who waits, who has it open.
 

@@ -26,6 +26,13 @@ impl<T: Send + Sync + 'static> ByFile<T> {
         Self { known: PerProcess::new() }
     }
 
+    /// Return what belongs to the file at `path`, if there is anything.
+    pub fn get(&self, path: &Path) -> Option<Arc<T>> {
+        let found = fs::metadata(path).ok()?;
+        let known = self.known.get().0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(&(found.dev(), found.ino())).and_then(Weak::upgrade)
+    }
+
     /// Return what belongs to the file at `path`, made by `make` where there is nothing yet. It lives as long as
     /// somebody keeps it. `make` must not block; a file that does not exist gets one of its own.
     pub fn get_or_make(&self, path: &Path, make: impl FnOnce() -> T) -> Arc<T> {

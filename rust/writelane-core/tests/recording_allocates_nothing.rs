@@ -5,6 +5,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::time::Duration;
 use writelane_core::connection::{Connection, Describe, Options};
+use writelane_core::policy::checkpoint::Thresholds;
 use writelane_core::sqlite::{Cells, OpenFlags, ValueRef, ffi};
 
 thread_local! {
@@ -66,6 +67,7 @@ fn recording_a_write_allocates_nothing() {
         begin_immediate: true,
         cached_statements: 16,
         idle_rollback: None,
+        checkpoints: Thresholds::default(),
         trust_filesystem: true,
         signalled: || false,
     };

@@ -1,5 +1,6 @@
 //! The Python face of the core: signature, detach, convert, map the error. No logic.
 
+mod checkpoints;
 mod database;
 mod dbapi;
 mod errors;
@@ -21,6 +22,7 @@ fn uuid7() -> String {
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("sqlite_version", writelane_core::sqlite::version())?;
+    checkpoints::register(module)?;
     dbapi::register(module)?;
     database::register(module)?;
     filesystem::register(module)?;

@@ -63,7 +63,7 @@ fn run(keeper: &Keeper) {
                     file.kept.store(false, Ordering::Relaxed);
                     let again = file.next_look().is_some() && !file.kept.swap(true, Ordering::Relaxed);
                     if again {
-                        pause = Some(file.thresholds.pause);
+                        pause = Some(file.pause());
                     }
                     again
                 }

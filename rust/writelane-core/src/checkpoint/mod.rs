@@ -18,7 +18,7 @@ use crate::telemetry::Telemetry;
 use crate::telemetry::events::Matter;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -99,6 +99,9 @@ impl CheckpointStats {
 
 #[derive(Default)]
 struct State {
+    thresholds: Thresholds,
+    /// They have been others, which handles that were adopted then go by.
+    decided_anew: bool,
     stats: CheckpointStats,
     last: Option<Instant>,
     last_cut: Option<Instant>,
@@ -112,8 +115,9 @@ struct State {
 /// The log of one file, tended by all of this process who write to it.
 pub struct Checkpointer {
     path: PathBuf,
-    thresholds: Thresholds,
     epoch: Instant,
+    /// The pages of the thresholds, which every commit asks for.
+    pages_due: AtomicU32,
     /// Pages in the log after the last commit of ours; all our handles store it here.
     pages: Arc<AtomicI32>,
     copied: AtomicI32,
@@ -131,20 +135,34 @@ pub struct Checkpointer {
 static CHECKPOINTERS: ByFile<Checkpointer> = ByFile::new();
 
 impl Checkpointer {
-    /// Return the checkpointer of the file at `path`. The first call decides the thresholds.
+    /// Return the checkpointer of the file at `path`. The first call decides the thresholds, until somebody else
+    /// [decides](Self::decide).
     pub fn of(path: &Path, thresholds: Thresholds) -> Arc<Self> {
         CHECKPOINTERS.get_or_make(path, || Self {
             path: fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()),
-            thresholds,
             epoch: Instant::now(),
+            pages_due: AtomicU32::new(thresholds.pages),
             pages: Arc::new(AtomicI32::new(0)),
             copied: AtomicI32::new(0),
             too_long: AtomicBool::new(false),
             last_commit_ms: AtomicU64::new(0),
             has_writer: AtomicBool::new(false),
             kept: AtomicBool::new(false),
-            state: Mutex::new(State::default()),
+            state: Mutex::new(State { thresholds, ..State::default() }),
         })
+    }
+
+    /// Return the checkpointer of the file at `path`, if somebody of this process writes to it.
+    pub fn known(path: &Path) -> Option<Arc<Self>> {
+        CHECKPOINTERS.get(path)
+    }
+
+    /// Go by these thresholds from now on, whoever writes.
+    pub fn decide(&self, thresholds: Thresholds) {
+        let mut state = self.lock();
+        state.decided_anew |= state.thresholds != thresholds;
+        state.thresholds = thresholds;
+        self.pages_due.store(thresholds.pages, Ordering::Relaxed);
     }
 
     /// Take over the checkpoints of a handle that writes.
@@ -154,7 +172,12 @@ impl Checkpointer {
     pub fn adopt(&self, handle: &Handle) -> Result<(), SqliteError> {
         handle.watch_log(Arc::clone(&self.pages));
         // A log that was long once is cut by SQLite itself when it starts again from its beginning.
-        handle.execute_batch(&format!("PRAGMA journal_size_limit={}", self.thresholds.keep_bytes))
+        self.limit(handle)
+    }
+
+    fn limit(&self, handle: &Handle) -> Result<(), SqliteError> {
+        let keep_bytes = self.lock().thresholds.keep_bytes;
+        handle.execute_batch(&format!("PRAGMA journal_size_limit={keep_bytes}"))
     }
 
     /// Say that a writer thread looks after the idle log, so that nobody else need.
@@ -188,7 +211,7 @@ impl Checkpointer {
 
     /// Say whether the log is so long that it must be tended before it grows further.
     pub fn is_full(&self) -> bool {
-        self.uncopied() >= i64::from(self.thresholds.pages) || self.too_long.load(Ordering::Relaxed)
+        self.uncopied() >= i64::from(self.pages_due.load(Ordering::Relaxed)) || self.too_long.load(Ordering::Relaxed)
     }
 
     /// Return the pages of the log that are not known to be in the database.
@@ -198,10 +221,16 @@ impl Checkpointer {
 
     /// Do what the policy says, with the turn in the lane.
     pub fn act(&self, handle: &Handle, waiting_jobs: usize) {
-        let due = {
+        let (due, decided_anew) = {
             let state = self.lock();
-            choose(&self.thresholds, &self.log(&state, waiting_jobs))
+            (choose(&state.thresholds, &self.log(&state, waiting_jobs)), state.decided_anew)
         };
+        if due.is_some()
+            && decided_anew
+            && let Err(error) = self.limit(handle)
+        {
+            self.note_failure(&error);
+        }
         match due {
             None => return,
             Some(Action::Copy) => drop(self.run(handle, Mode::Passive)),
@@ -210,7 +239,7 @@ impl Checkpointer {
         // A log just copied may be one that is to be cut.
         let cut = {
             let state = self.lock();
-            choose(&self.thresholds, &self.log(&state, waiting_jobs))
+            choose(&state.thresholds, &self.log(&state, waiting_jobs))
         };
         if let (Some(Action::Copy), Some(Action::Cut(wait))) = (due, cut) {
             self.cut(handle, wait);
@@ -231,13 +260,13 @@ impl Checkpointer {
     /// Say whether the log needs tending though nobody commits.
     pub fn is_due(&self, waiting_jobs: usize) -> bool {
         let state = self.lock();
-        choose(&self.thresholds, &self.log(&state, waiting_jobs)).is_some()
+        choose(&state.thresholds, &self.log(&state, waiting_jobs)).is_some()
     }
 
     /// Return how long an idle log may be left alone; `None`: until the next commit.
     pub fn next_look(&self) -> Option<Duration> {
         let state = self.lock();
-        next_look(&self.thresholds, &self.log(&state, 0))
+        next_look(&state.thresholds, &self.log(&state, 0))
     }
 
     /// Run one checkpoint and note what it did.
@@ -280,7 +309,7 @@ impl Checkpointer {
         state.failures = if error.is_some() { state.failures.saturating_add(1) } else { 0 };
         state.hindered = busy || error.is_some() || copied < log;
         let told = self.note_episode(&mut state, busy, log, copied);
-        self.too_long.store(file_bytes > self.thresholds.hard_bytes && !self.is_pinned(&state), Ordering::Relaxed);
+        self.too_long.store(file_bytes > state.thresholds.hard_bytes && !self.is_pinned(&state), Ordering::Relaxed);
         drop(state);
         if let Some((matter, episode)) = told {
             Telemetry::of(&self.path).log_pinned(matter, episode);
@@ -319,7 +348,7 @@ impl Checkpointer {
                 if let Some(episode) = state.stats.episode.as_mut().filter(|episode| episode.lasted.is_none()) {
                     episode.pages = episode.pages.max(left);
                     None
-                } else if since.elapsed() >= self.thresholds.pinned_after {
+                } else if since.elapsed() >= state.thresholds.pinned_after {
                     state.stats.episodes += 1;
                     let episode = Episode {
                         since,
@@ -362,7 +391,7 @@ impl Checkpointer {
     }
 
     fn is_pinned(&self, state: &State) -> bool {
-        state.stuck.is_some_and(|(since, _)| since.elapsed() >= self.thresholds.pause)
+        state.stuck.is_some_and(|(since, _)| since.elapsed() >= state.thresholds.pause)
     }
 
     /// Return the pages known to be copied: none of a log that has started again since.
@@ -373,6 +402,10 @@ impl Checkpointer {
             return 0;
         }
         copied
+    }
+
+    fn pause(&self) -> Duration {
+        self.lock().thresholds.pause
     }
 
     fn lane(&self) -> Arc<Lane> {

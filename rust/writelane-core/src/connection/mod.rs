@@ -53,6 +53,8 @@ pub struct Options {
     pub cached_statements: usize,
     /// How long a transaction may be left alone before it is rolled back for the sake of others; `None`: for ever.
     pub idle_rollback: Option<Duration>,
+    /// When to checkpoint, unless a database of this process decides that.
+    pub checkpoints: Thresholds,
     /// Whether any filesystem is taken for one that can be trusted.
     pub trust_filesystem: bool,
     /// Asked during a wait, at least every 50 ms: `true` ends it with [`Error::Signalled`].
@@ -141,7 +143,7 @@ impl Connection {
         let writable = file.clone().filter(|_| !handle.is_readonly());
         let lane = writable.as_deref().map(Lane::of);
         let waits = Arc::new(Waits::new(options.timeout, options.signalled, file.as_deref(), lane.clone()));
-        let checkpointer = writable.map(|path| Checkpointer::of(&path, Thresholds::default()));
+        let checkpointer = writable.map(|path| Checkpointer::of(&path, options.checkpoints));
         if let Some(checkpointer) = &checkpointer {
             checkpointer.adopt(&handle)?;
         }

@@ -288,6 +288,7 @@ fn open_to_write(
         }));
     }
     let checkpointer = Checkpointer::of(path, options.checkpoints);
+    checkpointer.decide(options.checkpoints);
     checkpointer.adopt(&handle)?;
     checkpointer.set_has_writer(true);
     let engine = Engine::new(handle)?;

@@ -5,6 +5,7 @@ use super::outcome::{Result_, list};
 use super::parameters;
 use super::ticket::{Shape, Ticket};
 use super::transaction::Transaction;
+use crate::checkpoints::{self, Checkpoints};
 use crate::interpreter::{self, detach, signalled};
 use crate::telemetry::{FileTelemetry, location, snapshot};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -75,36 +76,6 @@ impl Deadline {
     }
 }
 
-/// The thresholds of checkpoints: the attributes of `writelane.Checkpoints`.
-#[derive(FromPyObject)]
-struct Checkpoints {
-    pages: i64,
-    idle: f64,
-    keep_bytes: i64,
-    limit_bytes: i64,
-    pinned_after: f64,
-}
-
-impl Checkpoints {
-    fn thresholds(&self) -> PyResult<checkpoint::Thresholds> {
-        let refused = |objection: &str| PyValueError::new_err(format!("checkpoints: {objection}"));
-        let bounded = |value: f64, name: &str| match deadline::from_seconds(value) {
-            Ok(Some(time)) if value >= 0.0 => Ok(time),
-            _ => Err(refused(&format!("{name} must be a number of seconds, not {value}"))),
-        };
-        // A negative number becomes one that is refused.
-        let thresholds = checkpoint::Thresholds {
-            pages: u32::try_from(self.pages).unwrap_or(u32::MAX),
-            idle: bounded(self.idle, "idle")?,
-            keep_bytes: u64::try_from(self.keep_bytes).unwrap_or(u64::MAX),
-            hard_bytes: u64::try_from(self.limit_bytes).map_err(|_| refused("limit_bytes must not be negative"))?,
-            pinned_after: bounded(self.pinned_after, "pinned_after")?,
-            ..checkpoint::Thresholds::default()
-        };
-        thresholds.objection().map_or(Ok(thresholds), |objection| Err(refused(objection)))
-    }
-}
-
 fn choice<T: Copy>(name: &str, given: &str, choices: &[(&str, T)]) -> PyResult<T> {
     choices.iter().find(|(known, _)| *known == given).map(|(_, value)| *value).ok_or_else(|| {
         let known: Vec<_> = choices.iter().map(|(known, _)| format!("{known:?}")).collect();
@@ -168,7 +139,7 @@ impl Database {
             readonly,
             readers_max: readers,
             trust_filesystem,
-            checkpoints: checkpoints.map(|given| given.thresholds()).transpose()?.unwrap_or_default(),
+            checkpoints: checkpoints::thresholds(checkpoints)?,
             ..Options::default()
         };
         let opened = detach(py, || database::Database::open(&path, options, &signalled));

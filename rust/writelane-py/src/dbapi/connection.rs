@@ -395,6 +395,7 @@ impl Connection {
             timeout: self::timeout(timeout),
             begin_immediate,
             cached_statements: usize::try_from(cached_statements).unwrap_or(0),
+            checkpoints: crate::checkpoints::thresholds(None)?,
             trust_filesystem: trusts_filesystems(),
             signalled: crate::interpreter::signalled,
         };

@@ -5,7 +5,7 @@ use crate::errors;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use std::time::Duration;
-use writelane_core::checkpoint::{CheckpointStats, Episode};
+use writelane_core::checkpoint::{CheckpointStats, Checkpointer, Episode};
 use writelane_core::database::Database;
 use writelane_core::lane::{Holder, Lane};
 use writelane_core::sqlite;
@@ -58,7 +58,11 @@ pub fn of_file<'py>(py: Python<'py>, telemetry: &Telemetry) -> PyResult<Bound<'p
     snapshot.set_item("groups", self::groups(py, &groups)?)?;
     snapshot.set_item("long_transactions", transactions)?;
     snapshot.set_item("lane", PyDict::new(py))?;
-    snapshot.set_item("checkpoints", PyDict::new(py))?;
+    let checkpoints = PyDict::new(py);
+    if let Some(checkpointer) = Checkpointer::known(telemetry.path()) {
+        checkpoint_counts(py, &checkpoints, &checkpointer.stats())?;
+    }
+    snapshot.set_item("checkpoints", checkpoints)?;
     snapshot.set_item("readers", readers(py, telemetry)?)?;
     snapshot.set_item("sqlite", library)?;
     Ok(snapshot)
