@@ -61,8 +61,8 @@ class Telemetry:
     @property
     def checkpoints(self) -> dict[str, Any]:
         """``count``, ``busy``, ``errors``, ``last_error``; of the last one ``log`` and ``checkpointed`` (pages) and
-        ``seconds``; ``pinned`` (the last time a reader kept the log from shrinking) and more. Empty where nobody in this
-        process has the file open to write."""
+        ``seconds``; ``pinned`` (the last time a reader kept the log from shrinking) and more. Empty where nobody in
+        this process has the file open to write."""
         return copy.deepcopy(self._checkpoints)
 
     @property
