@@ -409,6 +409,10 @@ class Transaction:
     @property
     def active(self) -> bool:
         """Whether the transaction is open."""
+    @property
+    def waited(self) -> dict[str, float]:
+        """Where the time of the whole transaction went until now, in seconds: a mapping with `queue` and `lock`, before
+        it began, `run`, everything since, and `commit`."""
     def execute(self, sql: str, parameters: _Parameters = None, /) -> Result:
         """Run one statement inside the transaction and return its result. Reads see the transaction's own writes."""
     def executemany(self, sql: str, rows: Iterable[_Parameters], /) -> Result:

@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod account_tests;
+mod claim;
 #[cfg(test)]
 mod fault_tests;
 mod obstacle;
@@ -16,7 +17,7 @@ use crate::lane::Lane;
 use crate::ownership::Ownership;
 use crate::policy::{checkpoint, deadline, retry};
 use crate::process;
-use crate::queue::{Place, Pushed};
+use crate::queue::Pushed;
 pub use crate::readers::ReaderStats;
 use crate::readers::Readers;
 use crate::sqlite::{Handle, OpenFlags, SqliteError};
@@ -26,6 +27,7 @@ use crate::ticket::Ticket;
 use crate::wait::{GaveUp, Patience};
 use crate::writer::lease::{Desk, Lease};
 use crate::writer::{Driven, Shared, Writer, answer_one};
+use claim::Claim;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -172,7 +174,7 @@ impl Database {
         interrupted: Interrupted<'_>,
     ) -> Result<Outcome, Box<Failure>> {
         let called = Instant::now();
-        self.check().map_err(|error| Box::new(error.into()))?;
+        self.check().map_err(|error| self.refused(error, &sql.into(), called))?;
         let (kind, sql, sure) = self.file.judge.judge_surely(sql);
         let call = Call { sql, parameters };
         // Where there is no writer to say what is wrong with a text, a reader says it.
@@ -264,7 +266,7 @@ impl Database {
             Ok(()) => {}
             // Told when it is submitted; an offer is dropped then.
             Err(Error::Poisoned(_) | Error::Moved) => {}
-            Err(error) => return Err(Box::new(error.into())),
+            Err(error) => return Err(self.refused(error, &sql.into(), Instant::now())),
         }
         let (kind, sql) = self.file.judge.judge(sql);
         Ok(self.work(kind, Call { sql, parameters })?.unwrap_or_else(|| Work::Batch(Vec::new())))
@@ -281,78 +283,34 @@ impl Database {
         called: Instant,
         interrupted: Interrupted<'_>,
     ) -> Result<Outcome, Box<Failure>> {
-        let shared = self.shared().map_err(|error| Box::new(error.into()))?;
+        let shared = self.shared().map_err(|error| self.refused(error, work.label(), called))?;
         self.refuse_own_transaction(None).map_err(|error| Box::new(error.into()))?;
         let until = deadline::until(called, self.wait(options));
         let job = Box::new(Job::new(work, self.durability(options), until, called));
-        let (at_once, label) = (job.at_once, Arc::clone(job.work.label()));
+        let at_once = job.at_once;
         let job = match shared.drive(job, interrupted) {
             Driven::Answered(answer) => return answer,
             Driven::NotNow(job) => job,
         };
+        let claim = Claim::of(&job);
         if at_once && shared.is_in_use() {
             job.ticket.answer(Err(Box::new(Error::Cancelled.into())));
-            return Err(self.timeout(shared, Phase::Lock, called, label));
+            return Err(claim.timeout(shared, Phase::Lock));
         }
-        let ticket = TicketArc::clone(&job.ticket);
-        shared.submit(job).map_err(|error| Box::new(error.into()))?;
+        shared.submit(job).map_err(|error| self.refused(error, &claim.label, called))?;
         // A job that is tried once is answered by the writer, whatever is in its way.
         let until = if at_once { None } else { until };
-        self.await_answer(shared, &ticket, until, called, label, interrupted)
+        claim.answer(shared, until, interrupted)
     }
 
-    fn await_answer(
-        &self,
-        shared: &Arc<Shared>,
-        ticket: &Pending,
-        until: Option<Instant>,
-        called: Instant,
-        label: Arc<str>,
-        interrupted: Interrupted<'_>,
-    ) -> Result<Outcome, Box<Failure>> {
-        let mut patience = Patience { until, interrupted };
-        while let Err(gave_up) = ticket.wait(&patience) {
-            match (gave_up, shared.queue().cancel(ticket)) {
-                // It never runs.
-                (GaveUp::Interrupted, Some(_)) => return Err(self.interrupted(shared, called, label)),
-                (GaveUp::TimedOut, Some(Place::Parked)) => return Err(self.queue_full(shared, called, label)),
-                (GaveUp::TimedOut, Some(Place::Queued)) => {
-                    return Err(self.timeout(shared, Phase::Queue, called, label));
-                }
-                (GaveUp::TimedOut, Some(Place::Taken)) => return Err(self.timeout(shared, Phase::Lock, called, label)),
-                // It runs, and its caller goes without its answer. It is counted when it has run.
-                (GaveUp::Interrupted, None) => return Err(Box::new(Error::Interrupted.into())),
-                // It runs: its true result is given.
-                (GaveUp::TimedOut, None) => patience.until = None,
-            }
+    /// Count a call that is refused for the state that the database is in, and make the answer of it.
+    fn refused(&self, error: Error, label: &Arc<str>, called: Instant) -> Box<Failure> {
+        let waited = Waited { queue: called.elapsed(), ..Waited::default() };
+        let account = Account { waited, ..Account::default() };
+        if error != Error::Forked {
+            self.file.telemetry.record_one(label, &account, Some(&error));
         }
-        ticket.take().unwrap_or_else(|| Err(Box::new(Error::Cancelled.into())))
-    }
-
-    fn timeout(&self, shared: &Shared, phase: Phase, called: Instant, label: Arc<str>) -> Box<Failure> {
-        let now = Instant::now();
-        let (mut waited, held) = shared.waited_until(called, now);
-        if phase == Phase::Lock && waited.lock.is_zero() {
-            std::mem::swap(&mut waited.lock, &mut waited.queue);
-        }
-        let holder = shared.lock_holder().or_else(|| held.main());
-        let after = now.saturating_duration_since(called);
-        let error = Error::Timeout { phase, after, holder: holder.clone() };
-        shared.failure(&label, error, Account { waited, holder, held, ..Account::default() })
-    }
-
-    fn interrupted(&self, shared: &Shared, called: Instant, label: Arc<str>) -> Box<Failure> {
-        let (waited, held) = shared.waited_until(called, Instant::now());
-        let account = Account { waited, holder: held.main(), held, ..Account::default() };
-        shared.failure(&label, Error::Interrupted, account)
-    }
-
-    fn queue_full(&self, shared: &Shared, called: Instant, label: Arc<str>) -> Box<Failure> {
-        let bounds = shared.queue().bounds();
-        let after = called.elapsed();
-        let error = Error::QueueFull { after, jobs_max: bounds.jobs_max, bytes_max: bounds.bytes_max };
-        let waited = Waited { queue: after, ..Waited::default() };
-        shared.failure(&label, error, Account { waited, ..Account::default() })
+        Box::new(Failure { error, statement: Some(Arc::clone(label)), position: None, account })
     }
 
     /// Queue work and return the claim on its answer. Waits for room in a full queue, up to the deadline.
@@ -365,7 +323,8 @@ impl Database {
         options: &CallOptions,
         interrupted: Interrupted<'_>,
     ) -> Result<Pending, Box<Failure>> {
-        let (shared, ticket, until, called, label, parked) = self.enqueue(work, options)?;
+        let (shared, claim, parked) = self.enqueue(work, options)?;
+        let ticket = TicketArc::clone(&claim.ticket);
         if parked && let Err(error) = self.refuse_own_transaction(None) {
             if shared.queue().cancel(&ticket).is_some() {
                 return Err(Box::new(error.into()));
@@ -373,12 +332,12 @@ impl Database {
             return Ok(ticket);
         }
         if parked
-            && let Err(gave_up) = ticket.wait_admitted(&Patience { until, interrupted })
+            && let Err(gave_up) = ticket.wait_admitted(&Patience { until: claim.until, interrupted })
             && shared.queue().cancel(&ticket).is_some()
         {
             return Err(match gave_up {
-                GaveUp::Interrupted => self.interrupted(shared, called, label),
-                GaveUp::TimedOut => self.queue_full(shared, called, label),
+                GaveUp::Interrupted => claim.interrupted(shared),
+                GaveUp::TimedOut => claim.queue_full(shared),
             });
         }
         Ok(ticket)
@@ -390,26 +349,22 @@ impl Database {
     /// # Errors
     /// The database is closed.
     pub fn enqueue_at_once(&self, work: Work, options: &CallOptions) -> Result<Pending, Box<Failure>> {
-        self.enqueue(work, options).map(|(_, ticket, ..)| ticket)
+        self.enqueue(work, options).map(|(_, claim, _)| claim.ticket)
     }
 
-    #[allow(clippy::type_complexity)]
-    fn enqueue(
-        &self,
-        work: Work,
-        options: &CallOptions,
-    ) -> Result<(&Arc<Shared>, Pending, Option<Instant>, Instant, Arc<str>, bool), Box<Failure>> {
+    /// Queue work, and say whether it is in line for a place in the queue.
+    fn enqueue(&self, work: Work, options: &CallOptions) -> Result<(&Arc<Shared>, Claim, bool), Box<Failure>> {
         let called = Instant::now();
-        let shared = self.shared().map_err(|error| Box::new(error.into()))?;
+        let shared = self.shared().map_err(|error| self.refused(error, work.label(), called))?;
         let until = deadline::until(called, self.wait(options));
         let job = Box::new(Job::new(work, self.durability(options), until, called));
-        let (ticket, label) = (TicketArc::clone(&job.ticket), Arc::clone(job.work.label()));
+        let claim = Claim::of(&job);
         if job.at_once && shared.is_in_use() {
-            ticket.answer(Err(self.timeout(shared, Phase::Queue, called, Arc::clone(&label))));
-            return Ok((shared, ticket, until, called, label, false));
+            claim.ticket.answer(Err(claim.timeout(shared, Phase::Queue)));
+            return Ok((shared, claim, false));
         }
-        let parked = matches!(shared.submit(job).map_err(|error| Box::new(error.into()))?, Pushed::Parked);
-        Ok((shared, ticket, until, called, label, parked))
+        let pushed = shared.submit(job).map_err(|error| self.refused(error, &claim.label, called))?;
+        Ok((shared, claim, matches!(pushed, Pushed::Parked)))
     }
 
     /// Cancel a job that has not started. True: it will never run.
@@ -511,9 +466,9 @@ impl Database {
         // Behind the offered work, which comes after all required work.
         let mut marker = Job::new(Work::Batch(Vec::new()), Durability::Off, until, called).offered(None);
         (marker.marker, marker.at_once) = (true, false);
-        let ticket = TicketArc::clone(&marker.ticket);
+        let claim = Claim::of(&marker);
         shared.submit(Box::new(marker)).map_err(|error| Box::new(error.into()))?;
-        self.await_answer(shared, &ticket, until, called, "flush".into(), interrupted).map(drop)
+        claim.answer(shared, until, interrupted).map(drop)
     }
 
     /// Run a checkpoint in turn and return (busy, pages in the log, pages copied).

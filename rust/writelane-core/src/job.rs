@@ -8,6 +8,9 @@ use crate::sync::Arc;
 use crate::telemetry::Held;
 use crate::ticket::Ticket;
 use crate::writer::lease::Desk;
+use std::any::Any;
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 /// How far a commit has come when its caller is answered; maps to `PRAGMA synchronous`.
@@ -268,6 +271,15 @@ const fn block(bytes: usize) -> usize {
     if bytes == 0 { 0 } else { (bytes + size_of::<usize>()).next_multiple_of(16) }
 }
 
+/// An attempt of a caller to run a job itself, which came to nothing.
+#[derive(Clone, Debug)]
+pub struct Tried {
+    /// When it was given up.
+    pub until: Instant,
+    /// Where its time went; nothing of it counts as queue.
+    pub account: Account,
+}
+
 /// A job in the queue.
 pub struct Job {
     /// What it does.
@@ -286,6 +298,8 @@ pub struct Job {
     pub marker: bool,
     /// When the call was made.
     pub called: Instant,
+    /// How its caller's own attempt to run it went.
+    pub tried: Option<Box<Tried>>,
     /// The claim on its answer.
     pub ticket: Arc<Ticket<Answer>>,
     bytes: usize,
@@ -304,9 +318,15 @@ impl Job {
             at_once: until.is_some_and(|until| until <= called),
             marker: false,
             called,
+            tried: None,
             ticket: Ticket::new(),
             bytes,
         }
+    }
+
+    /// Return since when it is in the writer's hands.
+    pub fn came(&self) -> Instant {
+        self.tried.as_ref().map_or(self.called, |tried| tried.until)
     }
 
     /// Make it offered work, which a later job of the same key replaces.
@@ -323,13 +343,52 @@ impl Job {
     }
 }
 
+thread_local! {
+    /// The jobs that a panic of this thread lost, where somebody catches it.
+    static LOST: RefCell<Option<Vec<Job>>> = const { RefCell::new(None) };
+}
+
+/// What a panic left behind: what it said, and the jobs that it lost, which are to be counted and answered.
+pub(crate) struct Caught {
+    pub panic: Box<dyn Any + Send>,
+    pub lost: Vec<Job>,
+}
+
+/// Run, and catch a panic together with the jobs that it loses.
+pub(crate) fn catch<T>(run: impl FnOnce() -> T) -> Result<T, Caught> {
+    let outer = LOST.replace(Some(Vec::new()));
+    let result = catch_unwind(AssertUnwindSafe(run));
+    let lost = LOST.replace(outer).unwrap_or_default();
+    result.map_err(|panic| Caught { panic, lost })
+}
+
+impl Job {
+    /// Leave this job, which a panic loses, to whoever catches that. False: nobody does.
+    fn is_caught(&mut self) -> bool {
+        let keep = |lost: &RefCell<Option<Vec<Job>>>| {
+            let mut lost = lost.borrow_mut();
+            let Some(lost) = lost.as_mut() else { return false };
+            lost.push(Job {
+                work: std::mem::replace(&mut self.work, Work::Batch(Vec::new())),
+                coalesce: self.coalesce.take(),
+                tried: self.tried.take(),
+                ticket: Arc::clone(&self.ticket),
+                ..*self
+            });
+            true
+        };
+        std::thread::panicking() && LOST.try_with(keep).unwrap_or(false)
+    }
+}
+
 impl Drop for Job {
     /// Nobody waits for ever: a job that is lost, because the thread that had it panicked, is answered all the same.
     fn drop(&mut self) {
-        if !self.ticket.is_settled() {
-            for listener in self.ticket.answer(Err(Box::new(Error::Poisoned("it lost this job".into()).into()))) {
-                listener.flush();
-            }
+        if self.ticket.is_settled() || self.is_caught() {
+            return;
+        }
+        for listener in self.ticket.answer(Err(Box::new(Error::Poisoned("it lost this job".into()).into()))) {
+            listener.flush();
         }
     }
 }

@@ -194,7 +194,9 @@ impl Telemetry {
 
     /// Count a best-effort job that came to nothing.
     pub fn dropped(&self, text: &str, reason: &'static str) {
-        if let Some(inner) = &mut self.recorder().inner {
+        if let Some(inner) = &mut self.recorder().inner
+            && !text.is_empty()
+        {
             inner.texts.of(text).drop(reason);
         }
     }
@@ -269,6 +271,10 @@ impl Recorder<'_> {
     /// Count one statement, with the name of its error.
     pub fn statement(&mut self, text: &str, account: &Account, error: Option<&'static str>) {
         let Some(inner) = &mut self.inner else { return };
+        // A mark in the queue, or a text with nothing in it: nobody's statement.
+        if text.is_empty() {
+            return;
+        }
         inner.texts.of(text).record(account, error);
         let waited = account.waited.queue.saturating_add(account.waited.lock);
         if self.telemetry.is_over(waited) {

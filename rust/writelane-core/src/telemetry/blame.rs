@@ -87,6 +87,19 @@ impl Held {
         main(self.0.as_deref().unwrap_or_default())
     }
 
+    /// Return the history of a wait that began with `earlier`, and whose last part, of length `last`, is this one.
+    pub(crate) fn behind(&self, earlier: &Held, last: Duration) -> Held {
+        let Some(first) = &earlier.0 else { return self.clone() };
+        let (mut left, mut stretches) = (last, Vec::new());
+        for (holder, time) in self.0.as_deref().unwrap_or_default().iter().rev() {
+            let share = left.min(*time);
+            left -= share;
+            stretches.push((holder.clone(), share));
+        }
+        stretches.reverse();
+        Held(Some(first.iter().cloned().chain(stretches).collect()))
+    }
+
     /// Split a wait that ended with this history: the job may have come after its beginning. The shares add up to the
     /// wait. What nobody was seen to hold, because no look was made or the lock was changing hands, is put down to
     /// nobody known; a wait of which there is no history, to `named`.
@@ -151,6 +164,23 @@ mod tests {
         let held = blame.take();
         let split: Vec<_> = held.split(Duration::from_millis(60), None).map(|(_, time)| time).collect();
         assert_eq!(split, [Duration::from_millis(50), Duration::from_millis(10)]);
+    }
+
+    #[test]
+    fn a_wait_in_two_parts_blames_those_of_each_and_of_the_second_only_its_end() {
+        let start = Instant::now();
+        let held = |pid: u32, milliseconds: u64| {
+            let mut blame = Blame::default();
+            blame.look(start, process(pid));
+            blame.end(after(start, milliseconds))
+        };
+        let (first, second) = (held(1, 30), held(2, 100));
+        let both = second.behind(&first, Duration::from_millis(40));
+        let split: Vec<_> =
+            both.split(Duration::from_millis(75), None).map(|(holder, time)| (holder.clone(), time)).collect();
+        let shares = [(process(2), 40), (process(1), 30), (Holder::Unknown, 5)];
+        assert_eq!(split, shares.map(|(holder, milliseconds)| (holder, Duration::from_millis(milliseconds))));
+        assert_eq!(second.behind(&Held::default(), Duration::from_millis(40)), second);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::lease::Lease;
 use super::waiting::Waiting;
 use super::{Driven, Shared, answer_all, answer_one};
 use crate::error::{Error, Phase};
-use crate::job::{Account, Answer, Effect, Failure, Job, Outcome, Waited, Work};
+use crate::job::{Account, Answer, Effect, Failure, Job, Outcome, Tried, Waited, Work};
 use crate::lane::Turn;
 use crate::policy::{backoff, checkpoint, group as policy, retry};
 use crate::queue::Class;
@@ -31,13 +31,33 @@ struct Member {
 
 impl Member {
     fn new(job: Box<Job>) -> Self {
-        let (lock, run, commit) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
-        Self { job, retries: 0, lock, run, commit, ended: None, effects: Vec::new() }
+        let (retries, before) =
+            job.tried.as_ref().map_or_else(Default::default, |tried| (tried.account.retries, tried.account.waited));
+        let Waited { lock, run, commit, .. } = before;
+        Self { job, retries, lock, run, commit, ended: None, effects: Vec::new() }
     }
 
     /// Note that the lock was waited for from `waiting` until `begun`.
     fn waited_for_lock(&mut self, waiting: Instant, begun: Instant) {
-        self.lock += begun.saturating_duration_since(waiting.max(self.job.called));
+        self.lock += begun.saturating_duration_since(waiting.max(self.job.came()));
+    }
+
+    /// Return who held the lock while it waited, `held` being the history of the group's wait.
+    fn held(&self, held: &Held) -> Held {
+        match &self.job.tried {
+            _ if self.lock.is_zero() => Held::default(),
+            Some(tried) => held.behind(&tried.account.held, self.lock.saturating_sub(tried.account.waited.lock)),
+            None => held.clone(),
+        }
+    }
+
+    /// Give up, for now, to run it on the caller's thread: the writer is to do it. It has waited with this history.
+    fn leave_to_writer(mut self, held: Held) -> Driven {
+        let until = Instant::now();
+        let waited = Waited { queue: Duration::ZERO, ..waited(&self, until) };
+        let account = Account { waited, retries: self.retries + 1, held, ..Account::default() };
+        self.job.tried = Some(Box::new(Tried { until, account }));
+        Driven::NotNow(self.job)
     }
 
     /// Note that its statements have run since `started`.
@@ -347,21 +367,21 @@ impl<'a> Group<'a> {
         let jobs = members.len();
         self.shared.note_group(jobs, committed.durable.saturating_duration_since(started));
         let mut recorder = self.shared.telemetry.recorder();
-        let first = members.first().map_or("", |member| member.job.work.label());
-        recorder.group(jobs, committed.free.saturating_duration_since(begun), first);
+        let mut labels = members.iter().map(|member| member.job.work.label()).filter(|label| !label.is_empty());
+        if let Some(first) = labels.next() {
+            recorder.group(1 + labels.count(), committed.free.saturating_duration_since(begun), first);
+        }
         let held = self.blame.take();
-        let holder = held.main();
         let answers: Vec<(Box<Job>, Answer)> = members
             .drain(..)
             .map(|member| {
-                let waited = waited(&member, committed.durable);
-                let has_waited = !waited.lock.is_zero();
+                let held = member.held(&held);
                 let account = Account {
-                    waited,
+                    waited: waited(&member, committed.durable),
                     retries: member.retries + account.retries,
                     group: u32::try_from(jobs).unwrap_or(u32::MAX),
-                    holder: holder.as_ref().filter(|_| has_waited).cloned(),
-                    held: if has_waited { held.clone() } else { Held::default() },
+                    holder: held.main(),
+                    held,
                 };
                 recorder.job(member.job.work.label(), &account, None);
                 (member.job, Ok(Outcome { effects: member.effects, account }))
@@ -444,7 +464,7 @@ impl<'a> Group<'a> {
                     member.effects.push(effect);
                     member.waited_for_lock(self.waiting, started);
                     member.run = ended.saturating_duration_since(started);
-                    let account = self.account(waited(member, ended), member.retries, 0);
+                    let account = account(&mut self.blame, member, ended, 0);
                     self.shared.telemetry.record_one(member.job.work.label(), &account, None);
                     let effects = std::mem::take(&mut member.effects);
                     self.shared.set_serving(false);
@@ -511,8 +531,7 @@ impl<'a> Group<'a> {
                 let row = [i64::from(report.busy), i64::from(report.log), i64::from(report.copied)];
                 let row = row.map(Value::Integer);
                 let effect = Effect { rows: vec![Box::new(row)], rowcount: -1, ..Effect::default() };
-                let waited = waited(&member, ended);
-                let account = self.account(waited, member.retries, 0);
+                let account = account(&mut self.blame, &member, ended, 0);
                 self.shared.telemetry.record_one(member.job.work.label(), &account, None);
                 self.answer(&member.job, Ok(Outcome { effects: vec![effect], account }));
             }
@@ -527,7 +546,7 @@ impl<'a> Group<'a> {
         if !member.job.ticket.start() {
             return if self.engine.rollback().is_err() { Served::Broken } else { self.state() };
         }
-        let account = self.account(waited(&member, begun), member.retries, 1);
+        let account = account(&mut self.blame, &member, begun, 1);
         Served::Lend(member.job, account)
     }
 
@@ -536,16 +555,9 @@ impl<'a> Group<'a> {
         answer_one(job, answer);
     }
 
-    /// Return how a job fared, whoever it waited for included.
-    fn account(&mut self, waited: Waited, retries: u32, group: u32) -> Account {
-        self.blame.pass(Instant::now());
-        let held = if waited.lock.is_zero() { Held::default() } else { self.blame.peek() };
-        Account { waited, retries, group, holder: held.main(), held }
-    }
-
     fn answer_failure(&mut self, mut member: Member, mut failure: Box<Failure>) {
         let ended = member.ended.take().unwrap_or_else(Instant::now);
-        failure.account = self.account(waited(&member, ended), member.retries, 0);
+        failure.account = account(&mut self.blame, &member, ended, 0);
         self.shared.telemetry.record_one(member.job.work.label(), &failure.account, Some(&failure.error));
         self.shared.count_drop(&member.job, &failure.error);
         self.answer(&member.job, Err(failure));
@@ -568,7 +580,7 @@ impl<'a> Group<'a> {
                 // Its caller has just given up, and has counted it.
                 continue;
             }
-            let account = self.account(waited(&member, now), member.retries, 0);
+            let account = account(&mut self.blame, &member, now, 0);
             self.shared.count_drop(&member.job, &error);
             let failure = self.shared.failure(member.job.work.label(), error.clone(), account);
             self.answer(&member.job, Err(failure));
@@ -678,6 +690,13 @@ fn waited(member: &Member, answered: Instant) -> Waited {
     Waited { queue: total.saturating_sub(lock).saturating_sub(run).saturating_sub(commit), lock, run, commit }
 }
 
+/// Return how a job fared that is answered now, whoever it waited for included.
+fn account(blame: &mut Blame, member: &Member, answered: Instant, group: u32) -> Account {
+    blame.pass(Instant::now());
+    let held = if member.lock.is_zero() { Held::default() } else { member.held(&blame.peek()) };
+    Account { waited: waited(member, answered), retries: member.retries, group, holder: held.main(), held }
+}
+
 /// Run a job as a transaction of its own, at once or not at all, after its caller's own wait for its turn.
 pub(super) fn drive(
     shared: &Shared,
@@ -698,7 +717,11 @@ pub(super) fn drive(
                 let account = Account { waited: waited(&member, now), holder: held.main(), held, ..Account::default() };
                 Driven::Answered(Err(shared.failure(member.job.work.label(), error.into(), account)))
             }
-            _ => Driven::NotNow(member.job),
+            _ => {
+                let now = Instant::now();
+                member.waited_for_lock(waiting_since, now);
+                member.leave_to_writer(blame.end(now))
+            }
         };
     }
     let begun = Instant::now();
@@ -723,7 +746,7 @@ pub(super) fn drive(
                     recorder.job(member.job.work.label(), &account, None);
                     return Driven::Answered(Ok(Outcome { effects: member.effects, account }));
                 }
-                Err(Error::Timeout { .. }) => return Driven::NotNow(member.job),
+                Err(Error::Timeout { .. }) => return member.leave_to_writer(held),
                 Err(error) => {
                     let statement = Some(Arc::clone(member.job.work.label()));
                     Box::new(Failure { error, statement, position: None, account })
@@ -736,7 +759,7 @@ pub(super) fn drive(
             // A failed rollback shows as an open transaction, which the caller of this function looks for.
             let _ = engine.rollback();
             if again && engine.autocommit() {
-                return Driven::NotNow(member.job);
+                return member.leave_to_writer(held);
             }
             failure
         }

@@ -112,7 +112,7 @@ impl Lease {
     /// # Errors
     /// What SQLite says; the transaction lives on unless the error says otherwise. After SQLite rolled the
     /// transaction back, every further statement and the commit are refused.
-    pub fn run(&mut self, call: &Call) -> Result<Effect, Box<Failure>> {
+    pub fn run(&mut self, call: &Call) -> Result<(Effect, Account), Box<Failure>> {
         self.check()?;
         let started = Instant::now();
         let Some(engine) = self.engine.as_mut() else { return Err(Box::new(Error::Closed.into())) };
@@ -120,20 +120,16 @@ impl Lease {
             turn.holding(&call.sql);
         }
         let result = engine.run(call);
-        let run = started.elapsed();
-        self.run += run;
-        record(&self.shared, &call.sql, run, result.as_ref().err());
-        let failure = |error| {
-            let statement = Some(Arc::clone(&call.sql));
-            Box::new(Failure { error, statement, position: None, account: self.account.clone() })
-        };
+        let gone = engine.autocommit();
+        let account = self.ran(&call.sql, started, result.as_ref().err());
         match result {
-            Ok(effect) => Ok(effect),
+            Ok(effect) => Ok((effect, account)),
             Err(error) => {
-                if engine.autocommit() {
+                if gone {
                     self.lost = Some(error.clone());
                 }
-                Err(failure(error))
+                let statement = Some(Arc::clone(&call.sql));
+                Err(Box::new(Failure { error, statement, position: None, account }))
             }
         }
     }
@@ -142,7 +138,11 @@ impl Lease {
     ///
     /// # Errors
     /// As [`Lease::run`].
-    pub fn run_many(&mut self, sql: &Arc<str>, rows: &[crate::job::Parameters]) -> Result<Effect, Box<Failure>> {
+    pub fn run_many(
+        &mut self,
+        sql: &Arc<str>,
+        rows: &[crate::job::Parameters],
+    ) -> Result<(Effect, Account), Box<Failure>> {
         self.check()?;
         let started = Instant::now();
         let Some(engine) = self.engine.as_mut() else { return Err(Box::new(Error::Closed.into())) };
@@ -160,16 +160,25 @@ impl Lease {
             let _ = engine.rollback();
         }
         let gone = engine.autocommit();
-        let run = started.elapsed();
-        self.run += run;
-        record(&self.shared, sql, run, result.as_ref().err().map(|(error, _)| error));
-        result.map_err(|(error, row)| {
-            if gone {
-                self.lost = Some(error.clone());
+        let account = self.ran(sql, started, result.as_ref().err().map(|(error, _)| error));
+        match result {
+            Ok(effect) => Ok((effect, account)),
+            Err((error, row)) => {
+                if gone {
+                    self.lost = Some(error.clone());
+                }
+                Err(Box::new(Failure { error, statement: Some(Arc::clone(sql)), position: Some(row), account }))
             }
-            let statement = Some(Arc::clone(sql));
-            Box::new(Failure { error, statement, position: Some(row), account: self.account.clone() })
-        })
+        }
+    }
+
+    /// Count a statement that has run since `started`, and return how it fared.
+    fn ran(&mut self, sql: &str, started: Instant, error: Option<&Error>) -> Account {
+        let waited = Waited { run: started.elapsed(), ..Waited::default() };
+        self.run += waited.run;
+        let account = Account { waited, group: 1, ..Account::default() };
+        self.shared.telemetry.record_one(sql, &account, error);
+        account
     }
 
     /// Commit, give the engine back and return how the transaction fared.
@@ -177,7 +186,10 @@ impl Lease {
     /// # Errors
     /// Why it was not committed; it is rolled back then.
     pub fn commit(mut self: Box<Self>, patience: &crate::wait::Patience<'_>) -> Result<Account, Box<Failure>> {
-        self.check()?;
+        if let Err(mut failure) = self.check() {
+            failure.account = self.account();
+            return Err(failure);
+        }
         let started = Instant::now();
         let result = self.shared.commit(self.engine.as_deref_mut(), &mut self.turn, patience, &mut self.account);
         self.account.waited.run = started.duration_since(self.began);
@@ -185,21 +197,17 @@ impl Lease {
         self.account.group = 1;
         let account = self.account.clone();
         self.record(result.as_ref().err());
+        self.give_back();
         match result {
-            Ok(_) => {
-                self.give_back();
-                Ok(account)
-            }
-            Err(error) => {
-                self.give_back();
-                Err(Box::new(Failure { error, statement: Some("COMMIT".into()), position: None, account }))
-            }
+            Ok(_) => Ok(account),
+            Err(error) => Err(Box::new(Failure { error, statement: Some("COMMIT".into()), position: None, account })),
         }
     }
 
-    /// Roll back and give the engine back.
-    pub fn rollback(mut self: Box<Self>) {
+    /// Roll back, give the engine back and return how the transaction fared.
+    pub fn rollback(mut self: Box<Self>) -> Account {
         self.give_back();
+        self.account()
     }
 
     /// Say which task of this thread the transaction belongs to; 0: the thread itself.
@@ -218,9 +226,11 @@ impl Lease {
         self.began.elapsed()
     }
 
-    /// Return the waits before the transaction began.
-    pub fn account(&self) -> &Account {
-        &self.account
+    /// Return how the transaction fared until now: its waits before it began, and all since as what it ran.
+    pub fn account(&self) -> Account {
+        let mut account = self.account.clone();
+        account.waited.run = self.began.elapsed();
+        account
     }
 
     fn check(&self) -> Result<(), Box<Failure>> {
@@ -268,28 +278,21 @@ impl Lease {
             return;
         }
         let lost = self.lost.take();
-        self.record(lost.as_ref());
         // A rollback that fails leaves a transaction open; the engine is of no use to others then. A panic must not
         // leave them waiting for the engine.
-        let usable = catch_unwind(AssertUnwindSafe(|| {
-            let usable = engine.rollback().is_ok() && engine.autocommit();
-            self.shared.after_commit(&engine);
-            usable
-        }))
-        .unwrap_or(false);
+        let usable =
+            catch_unwind(AssertUnwindSafe(|| engine.rollback().is_ok() && engine.autocommit())).unwrap_or(false);
+        // Undoing it is a part of it.
+        self.record(lost.as_ref());
         drop(self.turn.take());
         if usable {
             self.shared.home.give(engine);
+            self.shared.leave_log_to_writer();
         } else {
             self.shared.poison("a transaction could not be rolled back");
             drop(engine);
         }
     }
-}
-
-fn record(shared: &Shared, sql: &str, run: Duration, error: Option<&Error>) {
-    let waited = Waited { run, ..Waited::default() };
-    shared.telemetry.record_one(sql, &Account { waited, group: 1, ..Account::default() }, error);
 }
 
 impl Drop for Lease {

@@ -9,19 +9,19 @@ mod waiting;
 
 use crate::checkpoint::Checkpointer;
 use crate::error::{Error, Phase};
-use crate::job::{Account, Answer, Failure, Job, Waited};
+use crate::job::{self, Account, Answer, Caught, Failure, Job, Tried, Waited};
 use crate::lane::{Holder, Lane, Turn};
 use crate::ownership::{Ownership, OwnershipError};
 use crate::policy::{backoff, group as group_policy, retry};
 use crate::process;
 use crate::queue::{Bounds, Class, Pushed, Queue};
 use crate::readers::Settings;
-use crate::telemetry::{Blame, Held, Telemetry, error_name};
+use crate::telemetry::{Blame, Telemetry, error_name};
 use crate::ticket::Listener;
 use crate::wait::{GaveUp, Patience};
 use engine::Engine;
 use home::Home;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -284,17 +284,25 @@ impl Shared {
         self.holder()
     }
 
-    /// Split the wait of a job that was called at `called` and has not started: it waits for the lock since the writer
-    /// does, and was in the queue before.
-    pub(crate) fn waited_until(&self, called: Instant, now: Instant) -> (Waited, Held) {
-        let total = now.saturating_duration_since(called);
-        match &*self.lock_wait.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some(wait) => {
-                let lock = now.saturating_duration_since(wait.since.max(called));
-                (Waited { queue: total.saturating_sub(lock), lock, ..Waited::default() }, wait.blame.clone().end(now))
-            }
-            None => (Waited { queue: total, ..Waited::default() }, Held::default()),
+    /// Return how a job fared that was called at `called` and has not started: it waits for the lock since the writer
+    /// does, and was in the queue before, save what its caller tried itself.
+    pub(crate) fn waited_until(&self, called: Instant, tried: Option<&Tried>, now: Instant) -> Account {
+        let mut account = tried.map_or_else(Account::default, |tried| tried.account.clone());
+        let came = tried.map_or(called, |tried| tried.until);
+        if let Some(wait) = &*self.lock_wait.lock().unwrap_or_else(PoisonError::into_inner) {
+            let lock = now.saturating_duration_since(wait.since.max(came));
+            account.held = wait.blame.clone().end(now).behind(&account.held, lock);
+            account.waited.lock += lock;
         }
+        account.holder = account.held.main();
+        account.waited.queue = now.saturating_duration_since(called).saturating_sub(account.waited.total());
+        account
+    }
+
+    /// Say whether the writer thread waits for its turn or the lock.
+    #[cfg(test)]
+    pub(crate) fn waits_for_lock(&self) -> bool {
+        self.lock_wait.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     fn set_lock_wait(&self, wait: Option<LockWait>) {
@@ -395,11 +403,12 @@ impl Shared {
                 return Driven::Answered(Err(self.gave_up(&job, gave_up, waiting)));
             }
         };
-        let driven = match catch_unwind(AssertUnwindSafe(|| group::drive(self, &mut engine, &mut turn, job, waiting))) {
+        let driven = match job::catch(|| group::drive(self, &mut engine, &mut turn, job, waiting)) {
             Ok(driven) => driven,
-            Err(panic) => {
+            Err(Caught { panic, lost }) => {
                 drop(engine);
                 self.poison("a caller panicked in its place");
+                self.refuse_lost(&lost);
                 resume_unwind(panic);
             }
         };
@@ -409,13 +418,17 @@ impl Shared {
         } else {
             self.poison("a transaction could not be rolled back");
         }
-        // The caller has its answer; the writer thread tends the log.
+        self.leave_log_to_writer();
+        driven
+    }
+
+    /// After a commit of a caller's: it has its answer, and the writer thread tends the log.
+    pub(crate) fn leave_log_to_writer(&self) {
         if self.checkpointer.note_commit() {
             self.queue.nudge();
         } else {
             self.queue.nudge_from_sleep();
         }
-        driven
     }
 
     /// Take a turn for a caller who waits for it itself. `None`: the lane is not free, and the job is to be tried once.

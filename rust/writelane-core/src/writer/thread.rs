@@ -5,28 +5,27 @@ use super::waiting::Waiting;
 use super::{Shared, answer_one};
 use crate::checkpoint::LABEL;
 use crate::error::{Error, Phase};
-use crate::job::{Account, Job};
+use crate::job::{self, Caught, Job};
 use crate::lane::Turn;
 use crate::policy::checkpoint::Mode;
 use crate::policy::group as policy;
 use crate::queue::Wake;
 use crate::telemetry::Blame;
 use crate::wait::{GaveUp, Patience, SLICE};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Serve the queue until it is closed and empty. A panic poisons the writer and answers everybody.
 pub(super) fn main(shared: &Arc<Shared>) {
-    let ended = catch_unwind(AssertUnwindSafe(|| run(shared)));
-    if let Err(panic) = ended {
+    if let Err(Caught { panic, lost }) = job::catch(|| run(shared)) {
         let why = panic
             .downcast_ref::<&str>()
             .map(|text| (*text).to_owned())
             .or_else(|| panic.downcast_ref::<String>().cloned())
             .unwrap_or_else(|| "it panicked".to_owned());
         shared.poison(&why);
+        shared.refuse_lost(&lost);
     }
     *shared.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
     shared.at_end.notify_all();
@@ -99,6 +98,10 @@ fn serve_turn(shared: &Arc<Shared>) {
     let mut blame = waiting.into_blame();
     blame.pass(Instant::now());
     let mut since = waiting_since;
+    // Callers who had the engine themselves leave a full log to this thread, which may not have come to it since.
+    if shared.checkpointer.is_full() {
+        shared.checkpointer.act(engine.handle(), shared.queue.required());
+    }
     while let Some(job) = shared.queue.take_if(|_, _| true) {
         shared.set_serving(true);
         let served = Group::new(shared, &mut engine, &mut turn, since, std::mem::take(&mut blame)).serve(job);
@@ -178,14 +181,13 @@ impl Shared {
                 continue;
             }
             let after = now.saturating_duration_since(job.called);
-            let (waited, held) = self.waited_until(job.called, now);
-            let holder = held.main().or_else(|| looked.clone());
+            let mut account = self.waited_until(job.called, job.tried.as_deref(), now);
+            account.holder = account.holder.take().or_else(|| looked.clone());
             let error = if queued {
-                Error::Timeout { phase: Phase::Queue, after, holder: holder.clone() }
+                Error::Timeout { phase: Phase::Queue, after, holder: account.holder.clone() }
             } else {
                 Error::QueueFull { after, jobs_max: bounds.jobs_max, bytes_max: bounds.bytes_max }
             };
-            let account = Account { waited, holder, held, ..Account::default() };
             answer_one(&job, Err(self.failure(job.work.label(), error, account)));
         }
     }
@@ -196,10 +198,16 @@ impl Shared {
             // Its caller has just given up, and has counted it.
             return;
         }
-        let (waited, held) = self.waited_until(job.called, Instant::now());
-        let account = Account { waited, holder: held.main(), held, ..Account::default() };
+        let account = self.waited_until(job.called, job.tried.as_deref(), Instant::now());
         self.count_drop(job, &error);
         answer_one(job, Err(self.failure(job.work.label(), error, account)));
+    }
+
+    /// Answer the jobs that a panic lost, now that the writer is poisoned.
+    pub(super) fn refuse_lost(&self, lost: &[Job]) {
+        for job in lost {
+            self.refuse(job, self.check().err().unwrap_or(Error::Closed));
+        }
     }
 
     fn first_label(&self) -> Arc<str> {

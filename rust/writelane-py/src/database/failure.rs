@@ -1,6 +1,8 @@
 //! Errors of the core to exceptions of Python.
 
 use crate::errors::{self, class, class_name, waited};
+use crate::interpreter;
+use pyo3::exceptions::PyBaseException;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use writelane_core::constraint::{self, Constraint};
@@ -42,14 +44,18 @@ fn make(py: Python<'_>, error: &Error, message: String) -> PyResult<PyErr> {
 ///
 /// An interrupted wait raises what the signal handler raised, or `KeyboardInterrupt`.
 pub fn raise(py: Python<'_>, failure: &Failure) -> PyErr {
+    let signalled = interpreter::raised();
     if failure.error == Error::Interrupted {
-        return match py.check_signals() {
-            Err(raised) => raised,
-            Ok(()) => pyo3::exceptions::PyKeyboardInterrupt::new_err(()),
-        };
+        let raised = signalled.or_else(|| py.check_signals().err());
+        let raised = raised.unwrap_or_else(|| pyo3::exceptions::PyKeyboardInterrupt::new_err(()));
+        if failure.statement.is_some() {
+            // What a signal handler raised may be anything, also what takes no attributes: it is raised all the same.
+            let _ = tell(py, raised.value(py), failure);
+        }
+        return raised;
     }
     if failure.error == Error::Closed {
-        crate::interpreter::rest_if_exiting(py);
+        interpreter::rest_if_exiting(py);
     }
     let mut message = failure.error.to_string();
     if let Some(position) = failure.position {
@@ -64,11 +70,7 @@ pub fn raise(py: Python<'_>, failure: &Failure) -> PyErr {
     }
     let made = make(py, &failure.error, message).and_then(|raised| {
         let value = raised.value(py);
-        value.setattr("waited", waited(py, &failure.account.waited)?)?;
-        value.setattr("retries", failure.account.retries)?;
-        value.setattr("holder", holder(py, failure.account.holder.as_ref())?)?;
-        value.setattr("statement", failure.statement.as_deref())?;
-        value.setattr("position", failure.position)?;
+        tell(py, value, failure)?;
         if let Some(Constraint { table, columns, .. }) = constraint {
             value.setattr("table", table)?;
             value.setattr("columns", PyTuple::new(py, columns)?)?;
@@ -76,6 +78,15 @@ pub fn raise(py: Python<'_>, failure: &Failure) -> PyErr {
         Ok(raised)
     });
     made.unwrap_or_else(|error| error)
+}
+
+/// Have an exception say how the job fared.
+fn tell(py: Python<'_>, raised: &Bound<'_, PyBaseException>, failure: &Failure) -> PyResult<()> {
+    raised.setattr("waited", waited(py, &failure.account.waited)?)?;
+    raised.setattr("retries", failure.account.retries)?;
+    raised.setattr("holder", holder(py, failure.account.holder.as_ref())?)?;
+    raised.setattr("statement", failure.statement.as_deref())?;
+    raised.setattr("position", failure.position)
 }
 
 /// Make the exception for a database that could not be opened.

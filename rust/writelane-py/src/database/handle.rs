@@ -6,7 +6,7 @@ use super::parameters;
 use super::ticket::{Shape, Ticket};
 use super::transaction::Transaction;
 use crate::checkpoints::{self, Checkpoints};
-use crate::interpreter::{self, detach, signalled};
+use crate::interpreter::{detach, signalled};
 use crate::telemetry::{FileTelemetry, location, snapshot};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -19,14 +19,6 @@ use writelane_core::job::{Durability, Failure, Parameters, Work};
 use writelane_core::policy::{checkpoint, deadline};
 use writelane_core::process;
 use writelane_core::wait::Patience;
-
-/// Turn a failure into what is raised: an interrupted wait raises what the signal handler did.
-fn raise(py: Python<'_>, failure: &Failure) -> PyErr {
-    match interpreter::raised() {
-        Some(raised) if failure.error == writelane_core::error::Error::Interrupted => raised,
-        _ => failure::raise(py, failure),
-    }
-}
 
 /// Run a wait of at most `timeout` seconds, detached.
 pub fn patience<T: Send>(
@@ -145,10 +137,7 @@ impl Database {
         let opened = detach(py, || database::Database::open(&path, options, &signalled));
         match opened {
             Ok(inner) => Ok(Self { inner: Arc::new(inner) }),
-            Err(error) => Err(match interpreter::raised() {
-                Some(raised) if error.error == writelane_core::error::Error::Interrupted => raised,
-                _ => failure::raise_open(py, &error),
-            }),
+            Err(error) => Err(failure::raise_open(py, &error)),
         }
     }
 
@@ -185,7 +174,7 @@ impl Database {
         let options = deadline.call_options(durable);
         let parameters = parameters::from_python(parameters)?;
         let outcome = detach(py, || self.inner.execute(sql, parameters, &options, &signalled));
-        outcome.map(Result_::of).map_err(|failure| raise(py, &failure))
+        outcome.map(Result_::of).map_err(|failure| failure::raise(py, &failure))
     }
 
     /// Run one statement for every row of parameters, as one atomic job, and return its :class:`Result`.
@@ -204,7 +193,7 @@ impl Database {
         let rows = many(rows)?;
         let called = Instant::now();
         let outcome = detach(py, || self.inner.run(self.inner.many(sql, rows)?, &options, called, &signalled));
-        outcome.map(Result_::of).map_err(|failure| raise(py, &failure))
+        outcome.map(Result_::of).map_err(|failure| failure::raise(py, &failure))
     }
 
     /// Run several statements as one atomic job and return the list of their results.
@@ -223,7 +212,7 @@ impl Database {
         let calls = batch(calls)?;
         let called = Instant::now();
         let outcome = detach(py, || self.inner.run(self.inner.batch(calls)?, &options, called, &signalled));
-        outcome.map_err(|failure| raise(py, &failure)).and_then(|outcome| list(py, outcome))
+        outcome.map_err(|failure| failure::raise(py, &failure)).and_then(|outcome| list(py, outcome))
     }
 
     /// Queue one statement and return the claim on its answer. ``wait``: wait for room in a full queue.
@@ -318,7 +307,7 @@ impl Database {
     /// Say whether a statement only reads, so that `execute` runs it on a reader.
     #[pyo3(signature = (sql, /))]
     fn reads(&self, py: Python<'_>, sql: &str) -> PyResult<bool> {
-        detach(py, || self.inner.reads(sql)).map_err(|failure| raise(py, &failure))
+        detach(py, || self.inner.reads(sql)).map_err(|failure| failure::raise(py, &failure))
     }
 
     /// Return (jobs committed by this process, waits for the turn of other processes), since the file was opened.
@@ -350,14 +339,14 @@ impl Database {
             lease
         });
         let deadline = options.deadline.unwrap_or(self.inner.options().deadline).map(|wait| wait.as_secs_f64());
-        lease.map(|lease| Transaction::new(lease, deadline)).map_err(|failure| raise(py, &failure))
+        lease.map(|lease| Transaction::new(lease, deadline)).map_err(|failure| failure::raise(py, &failure))
     }
 
     /// Wait until everything queued before, offered work too, is answered.
     #[pyo3(signature = (*, deadline=Deadline::AsOpened))]
     fn flush(&self, py: Python<'_>, deadline: Deadline) -> PyResult<()> {
         let options = deadline.call_options(false);
-        detach(py, || self.inner.flush(&options, &signalled)).map_err(|failure| raise(py, &failure))
+        detach(py, || self.inner.flush(&options, &signalled)).map_err(|failure| failure::raise(py, &failure))
     }
 
     /// Copy the log into the database, in turn; return (busy, pages in the log, pages copied).
@@ -376,14 +365,14 @@ impl Database {
             ],
         )?;
         let options = deadline.call_options(false);
-        detach(py, || self.inner.checkpoint(mode, &options, &signalled)).map_err(|failure| raise(py, &failure))
+        detach(py, || self.inner.checkpoint(mode, &options, &signalled)).map_err(|failure| failure::raise(py, &failure))
     }
 
     /// Copy the log into the database on this thread, while others go on writing, if at least ``pages`` of it are not
     /// copied; return (busy, pages in the log, pages copied), or ``None`` if there was nothing to do.
     #[pyo3(signature = (pages, /))]
     fn checkpoint_aside(&self, py: Python<'_>, pages: u32) -> PyResult<Option<(bool, i32, i32)>> {
-        detach(py, || self.inner.checkpoint_aside(pages)).map_err(|failure| raise(py, &failure))
+        detach(py, || self.inner.checkpoint_aside(pages)).map_err(|failure| failure::raise(py, &failure))
     }
 
     /// Do what is queued and let the file go; the writer stops with the file's last database. Closing twice is no
@@ -392,12 +381,12 @@ impl Database {
     /// Blocks while queued work is done, and while another thread is inside a ``transaction()``. Raises
     /// ``ProgrammingError`` inside a ``transaction()`` of the same thread.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        detach(py, || self.inner.close(None, &signalled)).map_err(|error| raise(py, &error.into()))
+        detach(py, || self.inner.close(None, &signalled)).map_err(|error| failure::raise(py, &error.into()))
     }
 
     /// Raise ``ProgrammingError`` if task ``task`` of this thread would wait for its own ``transaction()``.
     fn refuse_own_transaction(&self, py: Python<'_>, task: u64) -> PyResult<()> {
-        self.inner.refuse_own_transaction(Some(task)).map_err(|error| raise(py, &error.into()))
+        self.inner.refuse_own_transaction(Some(task)).map_err(|error| failure::raise(py, &error.into()))
     }
 
     /// Return the telemetry as nested dictionaries.
@@ -423,7 +412,7 @@ impl Database {
         work: impl FnOnce(&database::Database) -> Result<Work, Box<Failure>> + Send,
         coalesce: Option<&str>,
     ) -> PyResult<Option<Pending>> {
-        detach(py, || self.inner.offer(work(&self.inner)?, coalesce)).map_err(|failure| raise(py, &failure))
+        detach(py, || self.inner.offer(work(&self.inner)?, coalesce)).map_err(|failure| failure::raise(py, &failure))
     }
 
     fn queue(
@@ -438,7 +427,7 @@ impl Database {
             let work = work(&self.inner)?;
             if wait { self.inner.submit(work, options, &signalled) } else { self.inner.enqueue_at_once(work, options) }
         });
-        let pending = pending.map_err(|failure| raise(py, &failure))?;
+        let pending = pending.map_err(|failure| failure::raise(py, &failure))?;
         Ok(Ticket::new(Arc::clone(&self.inner), pending, shape))
     }
 }

@@ -6,7 +6,8 @@ use super::outcome::Result_;
 use super::parameters;
 use crate::interpreter::detach;
 use pyo3::prelude::*;
-use std::sync::{Mutex, PoisonError};
+use pyo3::types::PyDict;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use writelane_core::error::Error;
 use writelane_core::job::{Account, Call, Parameters};
 use writelane_core::writer::lease::Lease;
@@ -16,11 +17,13 @@ use writelane_core::writer::lease::Lease;
 pub struct Transaction {
     lease: Mutex<Option<Box<Lease>>>,
     deadline: Option<f64>,
+    /// How it fared, once it has ended.
+    account: OnceLock<Account>,
 }
 
 impl Transaction {
     pub fn new(lease: Box<Lease>, deadline: Option<f64>) -> Self {
-        Self { lease: Mutex::new(Some(lease)), deadline }
+        Self { lease: Mutex::new(Some(lease)), deadline, account: OnceLock::new() }
     }
 
     fn with<T: Send>(
@@ -53,13 +56,7 @@ impl Transaction {
     #[pyo3(signature = (sql, parameters=None, /))]
     fn execute(&self, py: Python<'_>, sql: &str, parameters: Option<&Bound<'_, PyAny>>) -> PyResult<Result_> {
         let call = Call { sql: sql.into(), parameters: parameters::from_python(parameters)? };
-        let (effect, account) = self.with(py, move |lease| {
-            let started = std::time::Instant::now();
-            let effect = lease.run(&call)?;
-            let mut account = Account { group: 1, ..Account::default() };
-            account.waited.run = started.elapsed();
-            Ok((effect, account))
-        })?;
+        let (effect, account) = self.with(py, move |lease| lease.run(&call))?;
         Ok(Result_::new(effect, account))
     }
 
@@ -69,8 +66,8 @@ impl Transaction {
         let rows =
             rows.try_iter()?.map(|row| parameters::from_python(Some(&row?))).collect::<PyResult<Vec<Parameters>>>()?;
         let sql = sql.into();
-        let effect = self.with(py, move |lease| lease.run_many(&sql, &rows))?;
-        Ok(Result_::new(effect, Account::default()))
+        let (effect, account) = self.with(py, move |lease| lease.run_many(&sql, &rows))?;
+        Ok(Result_::new(effect, account))
     }
 
     /// Return the next number of a sequence; it is used up when the transaction commits. See `Database.next_id`.
@@ -83,7 +80,12 @@ impl Transaction {
     /// Commit and give the lane up. Raises why it was not committed; then it is rolled back.
     fn commit(&self, py: Python<'_>) -> PyResult<()> {
         let result = patience(py, self.deadline, |patience| match self.take() {
-            Some(lease) => lease.commit(patience).map(|_| ()),
+            Some(lease) => {
+                let result = lease.commit(patience);
+                let account = result.as_ref().unwrap_or_else(|failure| &failure.account);
+                self.account.get_or_init(|| account.clone());
+                result.map(drop)
+            }
             None => Err(ended()),
         })?;
         result.map_err(|failure| failure::raise(py, &failure))
@@ -93,9 +95,21 @@ impl Transaction {
     fn rollback(&self, py: Python<'_>) {
         detach(py, || {
             if let Some(lease) = self.take() {
-                lease.rollback();
+                let account = lease.rollback();
+                self.account.get_or_init(|| account);
             }
         });
+    }
+
+    /// Where the time of the whole transaction went until now, in seconds: a mapping with `queue` and `lock`, before it
+    /// began, `run`, everything since, and `commit`.
+    #[getter]
+    fn waited<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let account = detach(py, || {
+            let lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
+            lease.as_deref().map(Lease::account).or_else(|| self.account.get().cloned())
+        });
+        crate::errors::waited(py, &account.unwrap_or_default().waited)
     }
 
     /// Whether the transaction is open.
