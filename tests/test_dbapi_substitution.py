@@ -140,14 +140,16 @@ with writelane.open("3.db") as db:
     db.execute("CREATE TABLE t(x)")
     hold("3.db")
     db.execute("INSERT INTO t VALUES (3)")
-waits = measure.lock_waits()
+sums = [wait["lock_wait"]["sum"] for wait in measure.lock_waits()]
+assert sums == sorted(sums, reverse=True), sums
+# The first turn on a new file may take its time too.
+waits = [wait for wait in measure.lock_waits() if wait["sql"].startswith("INSERT")]
 assert {(wait["path"].rpartition("/")[2], wait["sql"]) for wait in waits} == {
     (f"{number}.db", f"INSERT INTO t VALUES ({number})") for number in (1, 2, 3)
 }, waits
 assert all(wait["lock_waits"] == 1 for wait in waits), waits
-sums = [wait["lock_wait"]["sum"] for wait in waits]
-assert sums == sorted(sums, reverse=True), sums
-assert measure.report().startswith("writelane: 3 statements waited for a lock, ")
+count = sum(wait["lock_waits"] for wait in measure.lock_waits())
+assert measure.report().startswith(f"writelane: {count} statements waited for a lock, "), measure.report()
 """
     result = python("-c", code, cwd=tmp_path)
     assert result.returncode == 0, result.stderr

@@ -602,6 +602,10 @@ fn check_length(handle: &Handle, sql: &[u8]) -> Result<(), Error> {
 
 #[inline]
 fn copy_row(statement: &Statement, columns: usize, raw: &[bool], out: &mut Cells) {
+    if raw.is_empty() {
+        statement.copy_row(columns, out);
+        return;
+    }
     for column in 0..columns {
         if raw.get(column).copied().unwrap_or(false) {
             out.push(statement.column_raw(column).map_or(ValueRef::Null, ValueRef::Blob));

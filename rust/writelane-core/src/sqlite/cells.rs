@@ -7,9 +7,12 @@ enum Cell {
     Null,
     Integer(i64),
     Real(f64),
-    Text { start: usize, end: usize },
-    Blob { start: usize, end: usize },
+    Text { length: u32, start: usize },
+    Blob { length: u32, start: usize },
 }
+
+// The rows of a batch are written and read again while they are in the processor's cache.
+const _: () = assert!(size_of::<Cell>() == 16);
 
 /// A flat list of values: rows on their way out, parameters on their way in.
 ///
@@ -23,44 +26,54 @@ pub struct Cells {
 
 impl Cells {
     /// Add a value.
-    #[inline]
+    ///
+    /// # Panics
+    /// For text or a blob longer than SQLite knows any.
+    #[inline(always)]
     pub fn push(&mut self, value: ValueRef<'_>) {
         let cell = match value {
             ValueRef::Null => Cell::Null,
             ValueRef::Integer(i) => Cell::Integer(i),
             ValueRef::Real(r) => Cell::Real(r),
             ValueRef::Text(text) => {
-                let (start, end) = self.keep(text);
-                Cell::Text { start, end }
+                let (length, start) = self.keep(text);
+                Cell::Text { length, start }
             }
             ValueRef::Blob(blob) => {
-                let (start, end) = self.keep(blob);
-                Cell::Blob { start, end }
+                let (length, start) = self.keep(blob);
+                Cell::Blob { length, start }
             }
         };
         self.cells.push(cell);
     }
 
     #[inline]
-    fn keep(&mut self, bytes: &[u8]) -> (usize, usize) {
+    fn keep(&mut self, bytes: &[u8]) -> (u32, usize) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
-        (start, self.bytes.len())
+        let Ok(length) = u32::try_from(bytes.len()) else { panic!("the lengths of SQLite's values are C ints") };
+        (length, start)
     }
 
     /// Return the value at `index`.
     ///
     /// # Panics
     /// Where there is none.
-    #[inline]
+    #[inline(always)]
     pub fn get(&self, index: usize) -> ValueRef<'_> {
         match self.cells[index] {
             Cell::Null => ValueRef::Null,
             Cell::Integer(i) => ValueRef::Integer(i),
             Cell::Real(r) => ValueRef::Real(r),
-            Cell::Text { start, end } => ValueRef::Text(&self.bytes[start..end]),
-            Cell::Blob { start, end } => ValueRef::Blob(&self.bytes[start..end]),
+            Cell::Text { length, start } => ValueRef::Text(&self.bytes[start..][..length as usize]),
+            Cell::Blob { length, start } => ValueRef::Blob(&self.bytes[start..][..length as usize]),
         }
+    }
+
+    /// Make room for so many more values.
+    #[inline]
+    pub fn reserve(&mut self, values: usize) {
+        self.cells.reserve(values);
     }
 
     /// Return the number of values.

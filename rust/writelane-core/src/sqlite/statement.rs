@@ -1,5 +1,6 @@
 //! A prepared statement that owns what it points to.
 
+use super::cells::Cells;
 use super::handle::{Handle, SqliteError};
 use super::value::{Value, ValueRef};
 use rusqlite::ffi;
@@ -241,25 +242,37 @@ impl Statement {
     /// Return the value of column `index` (from 0) of the current row.
     ///
     /// It is valid until the statement is stepped, reset or finalized.
-    #[inline]
+    #[inline(always)]
     pub fn column(&self, index: usize) -> ValueRef<'_> {
         let column = index as c_int;
-        // SAFETY: the statement is live. The pointer is asked for before the length, and no conversion is asked
-        // for, so both describe the same bytes.
+        // SAFETY: the statement is live, and so is the value until the next step. To read it without a lock of SQLite's
+        // is right because one thread at a time uses the handle; the functions for columns look the value up in each
+        // call. The pointer is asked for before the length, and no conversion is asked for, so both describe the same
+        // bytes.
         unsafe {
-            match ffi::sqlite3_column_type(self.stmt, column) {
-                ffi::SQLITE_INTEGER => ValueRef::Integer(ffi::sqlite3_column_int64(self.stmt, column)),
-                ffi::SQLITE_FLOAT => ValueRef::Real(ffi::sqlite3_column_double(self.stmt, column)),
+            let value = ffi::sqlite3_column_value(self.stmt, column);
+            match ffi::sqlite3_value_type(value) {
+                ffi::SQLITE_INTEGER => ValueRef::Integer(ffi::sqlite3_value_int64(value)),
+                ffi::SQLITE_FLOAT => ValueRef::Real(ffi::sqlite3_value_double(value)),
                 ffi::SQLITE_TEXT => {
-                    let start = ffi::sqlite3_column_text(self.stmt, column);
-                    ValueRef::Text(bytes(start, ffi::sqlite3_column_bytes(self.stmt, column)))
+                    let start = ffi::sqlite3_value_text(value);
+                    ValueRef::Text(bytes(start, ffi::sqlite3_value_bytes(value)))
                 }
                 ffi::SQLITE_BLOB => {
-                    let start = ffi::sqlite3_column_blob(self.stmt, column);
-                    ValueRef::Blob(bytes(start.cast(), ffi::sqlite3_column_bytes(self.stmt, column)))
+                    let start = ffi::sqlite3_value_blob(value);
+                    ValueRef::Blob(bytes(start.cast(), ffi::sqlite3_value_bytes(value)))
                 }
                 _ => ValueRef::Null,
             }
+        }
+    }
+
+    /// Add the values of the current row's first `columns` columns behind those in `cells`.
+    #[inline]
+    pub fn copy_row(&self, columns: usize, cells: &mut Cells) {
+        cells.reserve(columns);
+        for index in 0..columns {
+            cells.push(self.column(index));
         }
     }
 

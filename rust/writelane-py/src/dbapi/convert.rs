@@ -1,7 +1,7 @@
 //! Values of Python to values of SQLite, and rows back.
 
 use super::adapt;
-use super::tuple;
+use super::tuple::{self, Texts};
 use crate::errors;
 use pyo3::exceptions::{PyIndexError, PyLookupError, PyOverflowError, PyUnicodeDecodeError, PyValueError};
 use pyo3::prelude::*;
@@ -325,6 +325,17 @@ pub fn row<'py>(
     casts: Option<&Casts>,
     names: &dyn Fn() -> Option<Bound<'py, PyTuple>>,
 ) -> PyResult<Bound<'py, PyTuple>> {
+    let plain = match text_factory {
+        TextFactory::Str => Some(Texts::Str),
+        TextFactory::Bytes => Some(Texts::Bytes),
+        TextFactory::ByteArray | TextFactory::Other(_) => None,
+    };
+    if let (None, Some(texts)) = (casts, plain) {
+        return tuple::row(py, cells, first, columns, texts).map_err(|(index, error)| match cells.get(first + index) {
+            ValueRef::Text(text) => undecodable(error, index, text, names()),
+            _ => error,
+        });
+    }
     tuple::build(py, columns, |index| {
         let value = cells.get(first + index);
         if let Some(Some(converter)) = casts.and_then(|casts| casts.get(index)) {

@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use std::ffi::CStr;
 use std::os::raw::c_char;
+use writelane_core::sqlite::{Cells, ValueRef};
 
 /// Make a tuple of `length` values, each made by `make` from its index.
 #[inline]
@@ -24,6 +25,80 @@ pub fn build<'py>(
     }
     // SAFETY: made by PyTuple_New.
     Ok(unsafe { tuple.cast_into_unchecked() })
+}
+
+/// What becomes of text in [`row`].
+#[derive(Clone, Copy)]
+pub enum Texts {
+    /// `str`.
+    Str,
+    /// `bytes`.
+    Bytes,
+}
+
+/// Make a tuple of the values `cells[first..first + columns]`; `Err`: the first of them that could not be made, with the
+/// exception.
+///
+/// The garbage collector is told at once that it need not look at the tuple, which it would find out by itself when it
+/// first comes by: nothing in it refers to anything.
+#[inline]
+pub fn row<'py>(
+    py: Python<'py>,
+    cells: &Cells,
+    first: usize,
+    columns: usize,
+    texts: Texts,
+) -> Result<Bound<'py, PyTuple>, (usize, PyErr)> {
+    // SAFETY: the thread is attached; a null result is turned into the exception that is set.
+    let tuple = unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyTuple_New(columns as ffi::Py_ssize_t)) };
+    let tuple = tuple.map_err(|error| (0, error))?;
+    for index in 0..columns {
+        // SAFETY: the thread is attached; pointers and lengths are those of slices, which are no longer than a C int.
+        // Each call returns a new reference or null with an exception set.
+        let value = unsafe {
+            match cells.get(first + index) {
+                ValueRef::Null => ffi::Py_NewRef(ffi::Py_None()),
+                ValueRef::Integer(integer) => ffi::PyLong_FromLongLong(integer),
+                ValueRef::Real(real) => ffi::PyFloat_FromDouble(real),
+                ValueRef::Text(text) if matches!(texts, Texts::Str) => string(text),
+                ValueRef::Text(bytes) | ValueRef::Blob(bytes) => {
+                    ffi::PyBytes_FromStringAndSize(bytes.as_ptr().cast(), bytes.len() as ffi::Py_ssize_t)
+                }
+            }
+        };
+        if value.is_null() {
+            return Err((index, PyErr::fetch(py)));
+        }
+        // SAFETY: as in `build`.
+        unsafe { ffi::PyTuple_SET_ITEM(tuple.as_ptr(), index as ffi::Py_ssize_t, value) };
+    }
+    // SAFETY: the tuple is live, and whole. An empty one, which is not tracked, is left as it is.
+    unsafe { ffi::PyObject_GC_UnTrack(tuple.as_ptr().cast()) };
+    // SAFETY: made by PyTuple_New.
+    Ok(unsafe { tuple.cast_into_unchecked() })
+}
+
+/// Decode UTF-8 into a string: a new reference, or null with an exception set.
+///
+/// # Safety
+/// The thread is attached, and the text no longer than a C int.
+#[inline]
+unsafe fn string(text: &[u8]) -> *mut ffi::PyObject {
+    let length = text.len() as ffi::Py_ssize_t;
+    // Strings of one character are kept by the interpreter, which knows them by another way.
+    if text.len() < 2 || !text.is_ascii() {
+        // SAFETY: the pointer and the length are those of the slice.
+        return unsafe { ffi::PyUnicode_FromStringAndSize(text.as_ptr().cast::<c_char>(), length) };
+    }
+    // SAFETY: a new string for ASCII that nobody else has seen has room for `length` bytes and the zero behind them,
+    // which is there already.
+    unsafe {
+        let string = ffi::PyUnicode_New(length, 127);
+        if !string.is_null() {
+            std::ptr::copy_nonoverlapping(text.as_ptr(), ffi::PyUnicode_1BYTE_DATA(string), text.len());
+        }
+        string
+    }
 }
 
 /// Decode UTF-8 into a string.
