@@ -1,43 +1,15 @@
 //! What the queue counts for a job is what the job takes, so that its bound in bytes bounds the memory.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use std::alloc::{GlobalAlloc, Layout, System};
+mod allocator;
+
+use allocator::TAKEN;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use writelane_core::job::{Call, Durability, Job, Parameters, Work};
 use writelane_core::queue::{Bounds, Item, Pushed, Queue};
 use writelane_core::sqlite::Value;
-
-/// What the usual allocator adds to each allocation, and rounds it up to.
-const OVERHEAD: usize = 8;
-const GRAIN: usize = 16;
-
-struct Counting;
-
-static TAKEN: AtomicUsize = AtomicUsize::new(0);
-
-fn real(layout: Layout) -> usize {
-    (layout.size() + OVERHEAD).next_multiple_of(GRAIN)
-}
-
-// SAFETY: everything is done by the system's allocator; only sizes are counted beside it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        TAKEN.fetch_add(real(layout), Ordering::Relaxed);
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        TAKEN.fetch_sub(real(layout), Ordering::Relaxed);
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 fn text(length: usize) -> Value {
     Value::Text(vec![b'x'; length].into())

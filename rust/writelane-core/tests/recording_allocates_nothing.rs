@@ -1,36 +1,23 @@
-//! A write of an application's own connection makes no memory for what is recorded of it.
+//! A write makes no memory for what is recorded of it: a job of a database, or one of an application's own connection.
 #![allow(clippy::unwrap_used)]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+mod allocator;
+
+use allocator::{CALLS, own_calls};
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use writelane_core::connection::{Connection, Describe, Options};
+use writelane_core::database::{self, CallOptions, Database};
+use writelane_core::job::{Account, Parameters};
 use writelane_core::policy::checkpoint::Thresholds;
 use writelane_core::sqlite::{Cells, OpenFlags, ValueRef, ffi};
+use writelane_core::telemetry::Telemetry;
+use writelane_core::wait::Patience;
 
-thread_local! {
-    /// The allocations of this thread: the log is tended by another one.
-    static COUNT: Cell<usize> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: everything is done by the system's allocator; calls are only counted beside it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        COUNT.set(COUNT.get() + 1);
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+/// One test at a time: the allocations of all threads are counted.
+static ALONE: Mutex<()> = Mutex::new(());
 
 const WRITES: usize = 2_000;
 /// Two texts with five histograms of 48 blocks each, a block and room for its address: what is made once for all time.
@@ -48,19 +35,25 @@ fn allocations(connection: &Connection, implicit: Option<&'static str>) -> usize
     let write = || {
         let mut cells = Cells::default();
         cells.push(ValueRef::Integer(7));
-        let before = COUNT.get();
+        let before = own_calls();
         let prepared = connection.prepare_at_once(b"INSERT INTO t(x) VALUES (?)").unwrap();
         connection.execute(prepared, &cells, implicit, Describe::Names).unwrap();
         connection.commit().unwrap();
-        COUNT.get() - before
+        own_calls() - before
     };
     (0..WRITES).map(|_| write()).sum()
 }
 
-#[test]
-fn recording_a_write_allocates_nothing() {
-    let folder = std::env::temp_dir().join(format!("writelane-recording-{}", std::process::id()));
+fn folder(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("writelane-recording-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+#[test]
+fn recording_a_write_of_a_connection_allocates_nothing() {
+    let _alone = ALONE.lock();
+    let folder = folder("connection");
     let path = folder.join("app.db");
     let options = Options {
         timeout: Duration::from_secs(60),
@@ -90,4 +83,59 @@ fn recording_a_write_allocates_nothing() {
     );
     connection.close();
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+const INSERT: &str = "INSERT INTO t(x) VALUES (1)";
+const CALL: CallOptions = CallOptions { deadline: Some(None), durable: false };
+const NEVER: fn() -> bool = || false;
+
+#[test]
+fn recording_a_job_allocates_nothing() {
+    let _alone = ALONE.lock();
+    let folder = folder("job");
+    let db = Database::open(&folder.join("app.db"), database::Options::default(), &NEVER).unwrap();
+    db.execute("CREATE TABLE t(x)", Parameters::none(), &CALL, &NEVER).unwrap();
+    let itself = || {
+        let before = own_calls();
+        db.execute(INSERT, Parameters::none(), &CALL, &NEVER).unwrap();
+        own_calls() - before
+    };
+    let by_the_writer = || {
+        let before = CALLS.load(Ordering::Relaxed);
+        let ticket = db.enqueue_at_once(db.one(INSERT, Parameters::none()).unwrap(), &CALL).unwrap();
+        ticket.wait(&Patience { until: None, interrupted: &NEVER }).unwrap();
+        ticket.take().unwrap().unwrap();
+        CALLS.load(Ordering::Relaxed) - before
+    };
+    let count = |write: &dyn Fn() -> usize, on: bool| {
+        db.telemetry().set_on(on);
+        let mut all: Vec<_> = (0..WRITES).map(|_| write()).collect();
+        all.sort_unstable();
+        // Most writes: some make a block of a histogram, or wake the thread that tends the log.
+        all[WRITES / 2]
+    };
+    let writes: [&dyn Fn() -> usize; 2] = [&itself, &by_the_writer];
+    for write in writes {
+        let without = count(write, false);
+        assert_eq!(count(write, true), without);
+    }
+    assert!(db.telemetry().statements().iter().any(|stats| &*stats.sql == INSERT && stats.count >= 2 * WRITES as u64));
+    db.close(None, &NEVER).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_known_statement_is_recorded_without_an_allocation() {
+    let _alone = ALONE.lock();
+    let telemetry = Telemetry::default();
+    let account = Account::default();
+    telemetry.record_one(INSERT, &account, None);
+    let before = own_calls();
+    for _ in 0..WRITES {
+        let mut recorder = telemetry.recorder();
+        recorder.group(1, Duration::ZERO, INSERT);
+        recorder.job(INSERT, &account, None);
+    }
+    // One block for how long the lock was held.
+    assert!(own_calls() - before <= 2);
 }
