@@ -100,16 +100,20 @@ impl Connection {
         }
     }
 
-    /// Run a call that executes `sql`, and count it. The connection's waits have been begun for this call.
+    /// Run a call that executes `sql`, settle it, and count it. The connection's waits have been begun for this call.
     pub(super) fn measured<T>(
         &self,
         state: &State,
-        handle: &Handle,
+        handle: &Arc<Handle>,
         sql: Text<'_>,
         kind: Kind,
         call: impl FnOnce() -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let Some(meter) = self.meter.as_ref().filter(|meter| meter.telemetry.is_on()) else { return call() };
+        let Some(meter) = self.meter.as_ref().filter(|meter| meter.telemetry.is_on()) else {
+            let result = call();
+            self.settle(state, handle);
+            return result;
+        };
         // Two readings of the clock for each call, which everything else goes by that is told of it.
         let began = Instant::now();
         state.course.arrived.set(Some(began));
@@ -121,28 +125,50 @@ impl Connection {
         let (lock, retries, held) = self.waits.account(ended);
         let lock = lock.min(took);
         let own = took.saturating_sub(lock);
+        let hold = self.note_hold(meter, state, handle, sql, (began + lock, ended));
+        // The copying of a full log is waited for by the caller too.
+        let tended =
+            self.settle(state, handle).map_or(Duration::ZERO, |tended| tended.saturating_duration_since(ended));
         let (run, commit) = if kind == Kind::Commit { (Duration::ZERO, own) } else { (own, Duration::ZERO) };
-        let waited = Waited { queue: Duration::ZERO, lock, run, commit };
+        let waited = Waited { queue: Duration::ZERO, lock, run, commit: commit + tended };
         let account = Account { waited, retries, group: 0, holder: held.main(), held };
-        let text = sql.as_str();
         let mut recorder = meter.telemetry.recorder();
-        recorder.statement(text, &account, result.as_ref().err().map(error_name));
-        let mut writing = state.course.writing.borrow_mut();
-        match (&*writing, handle.writes_main()) {
-            (None, true) => {
-                *writing = Some(Writing { since: began + lock, statement: sql.keep(), location: None });
-                meter.wants_location.store(true, Ordering::Relaxed);
-            }
-            (Some(over), false) => {
-                let held = ended.saturating_duration_since(over.since);
-                recorder.held(&over.statement, held, over.location.as_ref());
-                *writing = None;
-            }
-            // Its own transaction, begun and ended in this call.
-            (None, false) if self.waits.has_turn() => recorder.held(text, own, None),
-            _ => {}
+        recorder.statement(sql.as_str(), &account, result.as_ref().err().map(error_name));
+        if let Some((writing, held)) = hold {
+            recorder.held(&writing.statement, held, writing.location.as_ref());
         }
         result
+    }
+
+    /// After a call that had no wait between two moments: note what has the write lock now, and return what had it and
+    /// has given it up, with the time that it was held.
+    fn note_hold(
+        &self,
+        meter: &Meter,
+        state: &State,
+        handle: &Handle,
+        sql: Text<'_>,
+        (since, until): (Instant, Instant),
+    ) -> Option<(Writing, Duration)> {
+        let mut writing = state.course.writing.borrow_mut();
+        let fresh = || Writing { since, statement: sql.keep(), location: None };
+        match (&*writing, handle.writes_main()) {
+            (None, true) => {
+                *writing = Some(fresh());
+                meter.wants_location.store(true, Ordering::Relaxed);
+                None
+            }
+            // Its own transaction, begun and ended in this call.
+            (None, false) if self.waits.has_turn() => {
+                let held = until.saturating_duration_since(since);
+                meter.telemetry.is_long(held).then(|| (fresh(), held))
+            }
+            (Some(_), false) => writing.take().map(|over| {
+                let held = until.saturating_duration_since(over.since);
+                (over, held)
+            }),
+            _ => None,
+        }
     }
 
     /// Before a statement that only reads: unless one is open, it may open a snapshot, however long it runs.

@@ -243,11 +243,9 @@ impl Connection {
     pub fn with_turn<T>(&self, what: &str, call: impl FnOnce(&Arc<Handle>) -> Result<T, Error>) -> Result<T, Error> {
         let (state, handle) = self.enter()?;
         self.waits.begin();
-        let result = self.measured(&state, &handle, Text::Passing(what), Kind::Other, || {
+        self.measured(&state, &handle, Text::Passing(what), Kind::Other, || {
             self.take_turn(&state, &handle, what).and_then(|()| call(&handle))
-        });
-        self.settle(&state, &handle);
-        result
+        })
     }
 
     /// Close: half-read rows are dropped, an open transaction is rolled back.
@@ -286,7 +284,9 @@ impl Connection {
     }
 
     /// After a call: note what others ask for, and give the lane up where nothing is left to write.
-    fn settle(&self, state: &State, handle: &Arc<Handle>) {
+    ///
+    /// Returns when the log was tended, if it was.
+    fn settle(&self, state: &State, handle: &Arc<Handle>) -> Option<Instant> {
         let open = !handle.autocommit() || state.lost.borrow().is_some();
         self.in_transaction.store(open, Ordering::Relaxed);
         self.note_idle(!handle.autocommit());
@@ -307,10 +307,11 @@ impl Connection {
                 checkpointer.act(handle, 0);
                 *state.busy.borrow_mut() = Some(install_busy(handle, &self.waits));
                 drop(turn);
-            } else {
-                turn.leave_at(now);
+                return Some(Instant::now());
             }
+            turn.leave_at(now);
         }
+        None
     }
 }
 

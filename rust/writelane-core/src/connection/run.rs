@@ -184,11 +184,9 @@ impl Connection {
         let (state, handle) = self.enter()?;
         self.waits.begin();
         let (sql, kind) = (Arc::clone(&prepared.sql), prepared.kind);
-        let result = self.measured(&state, &handle, Text::Kept(&sql), kind, || {
+        self.measured(&state, &handle, Text::Kept(&sql), kind, || {
             self.execute_in(&state, &handle, prepared, parameters, implicit, describe)
-        });
-        self.settle(&state, &handle);
-        result
+        })
     }
 
     fn execute_in(
@@ -264,11 +262,9 @@ impl Connection {
         let (state, handle) = self.enter()?;
         self.waits.begin();
         let (sql, kind) = (Arc::clone(&prepared.sql), prepared.kind);
-        let result = self.measured(&state, &handle, Text::Kept(&sql), kind, || {
+        self.measured(&state, &handle, Text::Kept(&sql), kind, || {
             self.execute_many_in(&state, &handle, prepared, parameters, rows, implicit)
-        });
-        self.settle(&state, &handle);
-        result
+        })
     }
 
     fn execute_many_in(
@@ -493,11 +489,9 @@ impl Connection {
             if let Some(statement) = statement {
                 self.waits.begin();
                 let shown = String::from_utf8_lossy(without_blank(text, true));
-                let result = self.measured(&state, &handle, Text::Passing(&shown), kind(text), || {
+                self.measured(&state, &handle, Text::Passing(&shown), kind(text), || {
                     self.run_to_end(&state, &handle, statement, text)
-                });
-                self.settle(&state, &handle);
-                result?;
+                })?;
             }
             rest = &rest[used..];
             if rest.is_empty() {

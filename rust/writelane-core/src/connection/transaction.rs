@@ -19,11 +19,10 @@ impl Connection {
     pub fn commit(&self) -> Result<(), Error> {
         let (state, handle) = self.enter()?;
         self.waits.begin();
-        let result = self.check_lost(&state, Kind::Commit).and_then(|()| {
-            if handle.autocommit() { Ok(()) } else { self.control_measured(&state, &handle, "COMMIT", Kind::Commit) }
-        });
-        self.settle(&state, &handle);
-        result
+        match self.check_lost(&state, Kind::Commit) {
+            Ok(()) if !handle.autocommit() => self.control_measured(&state, &handle, "COMMIT", Kind::Commit),
+            settled => self.settled(&state, &handle, settled),
+        }
     }
 
     /// Roll the open transaction back, and acknowledge one that was lost; without one, do nothing.
@@ -34,13 +33,11 @@ impl Connection {
         let (state, handle) = self.enter()?;
         self.waits.begin();
         state.lost.take();
-        let result = if handle.autocommit() {
-            Ok(())
+        if handle.autocommit() {
+            self.settled(&state, &handle, Ok(()))
         } else {
             self.control_measured(&state, &handle, "ROLLBACK", Kind::Rollback)
-        };
-        self.settle(&state, &handle);
-        result
+        }
     }
 
     /// Begin a transaction with `sql` (a BEGIN) unless one is open.
@@ -50,10 +47,14 @@ impl Connection {
     pub fn begin(&self, sql: &'static str) -> Result<(), Error> {
         let (state, handle) = self.enter()?;
         self.waits.begin();
-        let result = self.check_lost(&state, Kind::Dml).and_then(|()| {
-            if handle.autocommit() { self.control_measured(&state, &handle, sql, Kind::Begin) } else { Ok(()) }
-        });
-        self.settle(&state, &handle);
+        match self.check_lost(&state, Kind::Dml) {
+            Ok(()) if handle.autocommit() => self.control_measured(&state, &handle, sql, Kind::Begin),
+            settled => self.settled(&state, &handle, settled),
+        }
+    }
+
+    fn settled(&self, state: &State, handle: &Arc<Handle>, result: Result<(), Error>) -> Result<(), Error> {
+        self.settle(state, handle);
         result
     }
 

@@ -158,6 +158,11 @@ impl Telemetry {
         over != NEVER && time.as_nanos() >= u128::from(over)
     }
 
+    /// Say whether a hold of the lock is to be kept with what it was for.
+    pub(crate) fn is_long(&self, hold: Duration) -> bool {
+        hold >= LONG_HOLD || self.is_over(hold)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -302,10 +307,10 @@ impl Recorder<'_> {
     /// Note that a transaction held the lock, with the place in the code that began it.
     pub fn held(&mut self, statement: &str, hold: Duration, location: Option<&Arc<str>>) {
         let Some(inner) = &mut self.inner else { return };
-        let over = self.telemetry.is_over(hold);
-        if !over && hold < LONG_HOLD {
+        if !self.telemetry.is_long(hold) {
             return;
         }
+        let over = self.telemetry.is_over(hold);
         inner.note_long(statement, hold, location);
         if over {
             let location = location.cloned();
