@@ -153,6 +153,16 @@ def script(connection: writelane.dbapi.Connection) -> None:
     connection.executescript(f"{INSERT.replace('?', '1')}; {INSERT.replace('?', '2')}")
 
 
+def filled(connection: writelane.dbapi.Connection) -> None:
+    connection.isolation_level = None
+    connection.execute(FILL)
+
+
+def filled_in_a_transaction(connection: writelane.dbapi.Connection) -> None:
+    with connection:
+        connection.execute(FILL)
+
+
 CONNECTED: dict[str, Callable[[writelane.dbapi.Connection], None]] = {
     "an autocommit write": autocommit,
     "an explicit transaction": explicit,
@@ -160,6 +170,8 @@ CONNECTED: dict[str, Callable[[writelane.dbapi.Connection], None]] = {
     "a transaction rolled back": undone,
     "executemany": many,
     "a script": script,
+    "an autocommit write, a full log": filled,
+    "a transaction, a full log": filled_in_a_transaction,
 }
 
 
