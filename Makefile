@@ -26,7 +26,7 @@ demo: build
 soak: build
 	$(BIN)/writelane stress --processes 9 --turns 60 --size 330 --hold 7 --holds 2
 	WRITELANE_SOAK=1 $(BIN)/python -m pytest tests/test_repair.py tests/test_backup.py tests/test_retention.py \
-	  tests/test_sequences.py tests/test_migrations.py tests/test_kill.py tests/test_face_model.py
+	  tests/test_sequences.py tests/test_migrations.py tests/test_kill.py tests/test_face_model.py tests/test_log_promises.py
 
 # The whole suite: the core's tests, then the installed package under pytest.
 test: build

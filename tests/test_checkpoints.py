@@ -58,8 +58,8 @@ def rows_in_main_file(path: Path, copy: Path) -> int:
     connection = sqlite3.connect(copy)
     try:
         return int(connection.execute("SELECT count(*) FROM t").fetchone()[0])
-    except sqlite3.OperationalError:
-        return -1
+    except sqlite3.DatabaseError:
+        return -1  # Copied while it was being written.
     finally:
         connection.close()
         copy.unlink()

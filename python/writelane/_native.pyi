@@ -593,7 +593,7 @@ class FileTelemetry:
     def reset(self) -> None:
         """Start the counts again from nothing."""
     def publish_over(self, seconds: float | None) -> None:
-        """Publish waits and holds of at least so many seconds to `Events`; None: none."""
+        """Publish waits and holds of at least so many seconds to `Events`, and what befalls the log; None: nothing."""
     def publish_snapshots_over(self, seconds: Sequence[float]) -> None:
         """Publish to `Events` each snapshot that is open for so many seconds, once for each of these numbers."""
     @property

@@ -475,7 +475,7 @@ def open(
     ``checkpoints``: a :class:`~writelane.Checkpoints`, when the log is copied into the database and how long it may
     grow; ``None``: what ``WRITELANE_CHECKPOINTS`` says, or its defaults.
     ``warn_after``: seconds from which a wait, a hold of the lock, or a snapshot that is still open, is logged as a
-    warning, as is a log that a reader keeps from shrinking; ``None``: never.
+    warning, as is a log that a reader keeps from shrinking, or that cannot be copied; ``None``: never.
     ``telemetry``: a file to write telemetry to, as JSON lines; ``None``: that of ``WRITELANE_TELEMETRY``, if it is set;
     ``False``: count nothing.
 

@@ -33,10 +33,12 @@ EXIT_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Notice:
-    """A wait, or a hold of the lock, that was long; a snapshot that is open for long; or a log that cannot shrink."""
+    """A wait, or a hold of the lock, that was long; a snapshot that is open for long; a log that cannot shrink, or be
+    copied."""
 
     #: ``"wait"`` or ``"hold"``; ``"snapshot"``: this process has had one open for long, and still has; ``"pinned"``: a
-    #: reader keeps the log from shrinking; ``"unpinned"``: no longer.
+    #: reader keeps the log from shrinking; ``"unpinned"``: no longer; ``"checkpoint_failed"``: the log could not be
+    #: copied, and will be tried again; ``"checkpoint_recovered"``: it could be, after ``seconds``.
     kind: str
     #: When it ended, or when the snapshot or the pinned log was found, in seconds since the epoch.
     at: float
@@ -82,6 +84,11 @@ def line(notice: Notice) -> str:
     if notice.kind == "hold":
         text = f"{notice.path}: held the lock for {notice.seconds:.3f} s: {sql}"
         return text + (f" (begun at {notice.location})" if notice.location else "")
+    if notice.kind == "checkpoint_failed":
+        text = f"{notice.path}: the log could not be copied into the database ({notice.error}): nothing is lost, it is "
+        return text + "tried again, and grows meanwhile"
+    if notice.kind == "checkpoint_recovered":
+        return f"{notice.path}: the log can be copied again; it could not for {notice.seconds:.3f} s"
     if notice.kind == "snapshot":
         text = f"{notice.path}: a snapshot has been open for {notice.seconds:.3f} s, and keeps the log from shrinking: "
         return text + sql + (f" (begun at {notice.location})" if notice.location else "")
@@ -116,8 +123,9 @@ def _holder(holder: dict[str, Any] | None) -> str:
 
 
 def warn(notice: Notice) -> None:
-    """Log it as a warning; that a log can shrink again, as information."""
-    logger.log(logging.INFO if notice.kind == "unpinned" else logging.WARNING, "%s", line(notice))
+    """Log it as a warning; that a log can shrink, or be copied, again, as information."""
+    over = notice.kind in ("unpinned", "checkpoint_recovered")
+    logger.log(logging.INFO if over else logging.WARNING, "%s", line(notice))
 
 
 class Listening:
@@ -145,7 +153,7 @@ class Listening:
         """Say whether it is for them: of a snapshot, which was told of when it was ``told`` seconds old, only once."""
         if notice.kind == "snapshot":
             return self.snapshots and (told is None or told < self.over) and notice.seconds >= self.over
-        return notice.pinned is not None or notice.seconds >= self.over
+        return notice.phase == "log" or notice.seconds >= self.over
 
     def __enter__(self) -> Listening:
         return self
@@ -272,8 +280,8 @@ def listen(
     telemetry: _native.FileTelemetry, over: float, tell: Callable[[Notice], None], *, snapshots: bool = False
 ) -> Listening:
     """Have ``tell`` called, on a thread of its own, for every wait and hold of at least ``over`` seconds, for the
-    beginning and the end of each time in which the log is pinned, and, if ``snapshots`` are asked for, once for each
-    one that is open for as long."""
+    beginning and the end of each time in which the log is pinned or cannot be copied, and, if ``snapshots`` are asked
+    for, once for each one that is open for as long."""
     if not over >= 0:
         raise ValueError(f"a threshold must be a number of seconds, not {over!r}")
     return _desk.listen(telemetry, over, tell, snapshots)

@@ -199,7 +199,7 @@ def _add(report: Report, record: dict[str, Any]) -> None:
         if kind == "wait":
             one = report.statement(record["sql"])
             one.longest = max(one.longest, seconds)
-    elif kind in ("snapshot", "pinned", "unpinned"):
+    elif kind in ("snapshot", "pinned", "unpinned", "checkpoint_failed", "checkpoint_recovered"):
         pass  # Nobody waited.
     elif kind == "state":
         if record["log_bytes"] is not None:

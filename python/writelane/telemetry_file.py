@@ -8,6 +8,8 @@ mix. Kinds, all with ``pid``, ``path`` (the database) and ``at`` (seconds since 
     it is as old, and still open;
 ``pinned`` and ``unpinned``
     the beginning and the end of a time in which a reader kept the log from shrinking, likewise;
+``checkpoint_failed`` and ``checkpoint_recovered``
+    the beginning and the end of a time in which the log could not be copied, likewise;
 ``statement``
     what was counted of one statement in the last ``seconds``: ``count``, ``errors``, ``retries``, seconds by phase
     (``queue``, ``lock``, ``run``, ``commit``) and ``held_by``;

@@ -13,7 +13,7 @@ use crate::holder::beside;
 use crate::lane::Lane;
 use crate::policy::checkpoint::{Action, Log, Mode, Thresholds, choose, next_look};
 use crate::registry::ByFile;
-use crate::sqlite::{Handle, SqliteError, ffi};
+use crate::sqlite::{Handle, SqliteError, code_name, ffi};
 use crate::telemetry::Telemetry;
 use crate::telemetry::events::Matter;
 use std::fs;
@@ -108,8 +108,30 @@ struct State {
     hindered: bool,
     /// Checkpoints in a row that failed, or could not even be begun.
     failures: u32,
+    /// When the first of them did.
+    failing: Option<Instant>,
     /// Since when each checkpoint has left the same pages, and which.
     stuck: Option<(Instant, i32)>,
+}
+
+/// That checkpoints have begun to fail, and with which error, or have ceased to, after which time.
+type Health = (Matter, Duration, Option<&'static str>);
+
+impl State {
+    fn fail(&mut self, error: &SqliteError) -> Option<Health> {
+        self.stats.errors += 1;
+        self.stats.last_error = Some(error.to_string());
+        self.failures = self.failures.saturating_add(1);
+        let known = self.failing.is_some();
+        self.failing.get_or_insert_with(Instant::now);
+        (!known).then(|| (Matter::CheckpointFailed, Duration::ZERO, Some(code_name(error.code))))
+    }
+
+    fn recover(&mut self) -> Option<Health> {
+        self.failures = 0;
+        let since = self.failing.take()?;
+        Some((Matter::CheckpointRecovered, since.elapsed(), None))
+    }
 }
 
 /// The log of one file, tended by all of this process who write to it.
@@ -285,6 +307,12 @@ impl Checkpointer {
             Err(error) => (false, Some(error)),
         };
         let mut state = self.lock();
+        let health = match &error {
+            Some(error) => state.fail(error),
+            // One that met another's says nothing about the disk.
+            None if busy => None,
+            None => state.recover(),
+        };
         let stats = &mut state.stats;
         stats.count += 1;
         stats.busy += u64::from(busy);
@@ -292,10 +320,7 @@ impl Checkpointer {
         stats.total += took;
         stats.longest = stats.longest.max(took);
         stats.file_bytes = file_bytes;
-        if let Some(error) = &error {
-            stats.errors += 1;
-            stats.last_error = Some(error.to_string());
-        } else {
+        if error.is_none() {
             if mode == Mode::Truncate && !busy {
                 stats.cuts += 1;
             }
@@ -306,7 +331,6 @@ impl Checkpointer {
             }
         }
         state.last = Some(Instant::now());
-        state.failures = if error.is_some() { state.failures.saturating_add(1) } else { 0 };
         state.hindered = busy || error.is_some() || copied < log;
         let told = self.note_episode(&mut state, busy, log, copied);
         self.too_long.store(file_bytes > state.thresholds.hard_bytes && !self.is_pinned(&state), Ordering::Relaxed);
@@ -314,17 +338,24 @@ impl Checkpointer {
         if let Some((matter, episode)) = told {
             Telemetry::of(&self.path).log_pinned(matter, episode);
         }
+        self.tell(health);
         Report { busy, log, copied, error }
     }
 
     /// Note that a checkpoint could not even be begun.
     fn note_failure(&self, error: &SqliteError) {
         let mut state = self.lock();
-        state.stats.errors += 1;
-        state.stats.last_error = Some(error.to_string());
+        let health = state.fail(error);
         state.last = Some(Instant::now());
         state.hindered = true;
-        state.failures = state.failures.saturating_add(1);
+        drop(state);
+        self.tell(health);
+    }
+
+    fn tell(&self, health: Option<Health>) {
+        if let Some((matter, time, error)) = health {
+            Telemetry::of(&self.path).log_checkpoint(matter, time, error);
+        }
     }
 
     /// Return what was counted.

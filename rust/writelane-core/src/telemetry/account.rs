@@ -147,9 +147,9 @@ impl Telemetry {
         self.on.load(Ordering::Relaxed)
     }
 
-    /// Publish waits and holds of at least this long as events; `None`: none.
+    /// Publish waits and holds of at least this long as events, and what befalls the log; `None`: nothing.
     pub fn publish_over(&self, over: Option<Duration>) {
-        let nanoseconds = over.map_or(NEVER, |over| u64::try_from(over.as_nanos()).unwrap_or(NEVER));
+        let nanoseconds = over.map_or(NEVER, |over| u64::try_from(over.as_nanos()).unwrap_or(NEVER).min(NEVER - 1));
         self.over.store(nanoseconds, Ordering::Relaxed);
     }
 
@@ -194,6 +194,14 @@ impl Telemetry {
             let time = episode.lasted.unwrap_or_else(|| episode.since.elapsed());
             let event = Event { episode: Some(Box::new(episode)), ..self.event(matter, "", time) };
             events::publish(std::iter::once(event));
+        }
+    }
+
+    /// Tell whoever listens that checkpoints have begun to fail, or have ceased to after this time, whatever the time they
+    /// set for waits.
+    pub fn log_checkpoint(&self, matter: Matter, time: Duration, error: Option<&'static str>) {
+        if self.is_on() && self.over.load(Ordering::Relaxed) != NEVER {
+            events::publish(std::iter::once(Event { error, ..self.event(matter, "", time) }));
         }
     }
 

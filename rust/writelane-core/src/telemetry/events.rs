@@ -1,4 +1,5 @@
-//! What is told at once: waits, holds and snapshots longer than somebody asked to hear of, and a log that cannot shrink.
+//! What is told at once: waits, holds and snapshots longer than somebody asked to hear of, a log that cannot shrink, and
+//! checkpoints that fail.
 //!
 //! Whoever records an event only puts it into a bounded ring and rings a bell; a thread of the interpreter, which the
 //! writer never enters, takes it from there.
@@ -29,9 +30,13 @@ pub enum Matter {
     Unpinned,
     /// A snapshot is open, since some time.
     Snapshot,
+    /// A checkpoint failed, the first after one that did not.
+    CheckpointFailed,
+    /// One succeeded again.
+    CheckpointRecovered,
 }
 
-/// One wait, hold or snapshot, or the beginning or the end of a time in which the log could not shrink.
+/// One wait, hold or snapshot, or the beginning or the end of a time in which the log could not shrink or be copied.
 #[derive(Clone, Debug)]
 pub struct Event {
     /// When it ended; of a pinned log and of a snapshot, when that was found.
@@ -48,7 +53,7 @@ pub struct Event {
     pub time: Duration,
     /// How the job fared; of others, nothing.
     pub account: Account,
-    /// The name of the error it ended with.
+    /// The name of the error it ended with; of a failed checkpoint, its own.
     pub error: Option<&'static str>,
     /// The code location that began the transaction, where it is known.
     pub location: Option<Arc<str>>,

@@ -86,13 +86,15 @@ fn described<'py>(py: Python<'py>, event: &Event) -> PyResult<Bound<'py, PyDict>
         Matter::Pinned => "pinned",
         Matter::Unpinned => "unpinned",
         Matter::Snapshot => "snapshot",
+        Matter::CheckpointFailed => "checkpoint_failed",
+        Matter::CheckpointRecovered => "checkpoint_recovered",
     };
     described.set_item("kind", kind)?;
     described.set_item("sql", &*event.statement)?;
     described.set_item("seconds", event.time.as_secs_f64())?;
     let phase = match event.matter {
         Matter::Hold => "hold",
-        Matter::Pinned | Matter::Unpinned => "log",
+        Matter::Pinned | Matter::Unpinned | Matter::CheckpointFailed | Matter::CheckpointRecovered => "log",
         Matter::Snapshot => "snapshot",
         Matter::Wait if waited.lock >= waited.queue => "lock",
         Matter::Wait => "queue",

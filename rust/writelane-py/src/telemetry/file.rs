@@ -89,12 +89,14 @@ impl FileTelemetry {
         self.inner.reset();
     }
 
-    /// Publish waits and holds of at least so many seconds to `Events`; `None`: none.
+    /// Publish waits and holds of at least so many seconds to `Events`, and what befalls the log, also where they are
+    /// infinite; `None`: nothing.
     fn publish_over(&self, seconds: Option<f64>) -> PyResult<()> {
         let over = match seconds {
             None => None,
             Some(seconds) => deadline::from_seconds(seconds)
-                .map_err(|_| PyValueError::new_err("a threshold must be a number of seconds, not NaN"))?,
+                .map_err(|_| PyValueError::new_err("a threshold must be a number of seconds, not NaN"))?
+                .or(Some(Duration::MAX)),
         };
         self.inner.publish_over(over);
         Ok(())
