@@ -76,34 +76,36 @@ fn stand_in_line(file: &LaneFile) -> io::Result<()> {
     if file.try_turnstile()? {
         return Ok(());
     }
+    let_the_woken_go_first(file);
     // Without it, others may get before this process: no reason not to stand in line.
     let announced = file.share(WAITING).is_ok();
-    let front = stand_behind(file);
+    let queue = wait_for(file, QUEUE);
     if announced {
         file.unlock(WAITING);
     }
-    front
-}
-
-fn stand_behind(file: &LaneFile) -> io::Result<()> {
-    // The queue's lock is free for the time in which the first who waits for it wakes up, which is long where there are
-    // many processes for few processors. Who comes in that time, as a rule the one that just gave the front up, would
-    // get before all who wait.
-    for _ in 0..WAKING_LOOKS {
-        if file.blocker(QUEUE, 1).is_some() {
-            break;
-        }
-        match file.blocker(WAITING, 1) {
-            // Stopped, it does not wake up.
-            Some(Blocker { pid: Some(pid) }) if process::Stat::of(pid).is_some_and(process::Stat::is_stopped) => break,
-            Some(_) => thread::sleep(WAKING),
-            None => break,
-        }
-    }
-    wait_for(file, QUEUE)?;
+    queue?;
     let front = wait_for(file, FRONT);
     file.unlock(QUEUE);
     front
+}
+
+/// Wait a little where somebody was woken for the queue's lock and does not have it yet.
+///
+/// That takes long where there are many processes for few processors. Who comes in that time, as a rule the one that
+/// just gave the front up, would get before all who wait. Those who are here have not announced themselves, or they
+/// would wait for each other.
+fn let_the_woken_go_first(file: &LaneFile) {
+    for _ in 0..WAKING_LOOKS {
+        if file.blocker(QUEUE, 1).is_some() {
+            return;
+        }
+        match file.blocker(WAITING, 1) {
+            // Stopped, it does not wake up.
+            Some(Blocker { pid: Some(pid) }) if process::Stat::of(pid).is_some_and(process::Stat::is_stopped) => return,
+            Some(_) => thread::sleep(WAKING),
+            None => return,
+        }
+    }
 }
 
 fn wait_for(file: &LaneFile, byte: i64) -> io::Result<()> {
