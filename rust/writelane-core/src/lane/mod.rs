@@ -102,7 +102,7 @@ impl Lane {
             let mut state = lock(&self.state);
             state.push(&ticket);
             if state.serve_next(&self.path, ticket.since) {
-                self.call_agent(&mut state);
+                self.call_agent(state);
             }
         }
         let right = self.await_service(&ticket, patience);
@@ -153,24 +153,28 @@ impl Lane {
         let mut idle = 0;
         loop {
             let slice = patience.next_slice();
-            let mut state = lock(&self.state);
             let Ok(slice) = slice else {
                 let over = slice.map(drop);
-                if !ticket.is_served() {
-                    state.withdraw(ticket);
-                    return over.map(|()| Right::Alone);
-                }
+                let mut state = lock(&self.state);
                 // Served at the last moment: a deadline may still be kept, an interruption is an interruption.
-                if over == Err(GaveUp::Interrupted) {
-                    return over.map(|()| Right::Alone);
-                }
-                return Ok(state.given_right());
+                return match ticket.served() {
+                    Some(right) if over != Err(GaveUp::Interrupted) => Ok(right),
+                    Some(right) => over.map(|()| right),
+                    None => {
+                        state.withdraw(ticket);
+                        over.map(|()| Right::Alone)
+                    }
+                };
             };
             if !ticket.is_served() {
-                state = ticket.wake.wait_timeout(state, slice).unwrap_or_else(PoisonError::into_inner).0;
+                std::thread::park_timeout(slice);
             }
-            if ticket.is_served() {
-                return Ok(state.given_right());
+            if let Some(right) = ticket.served() {
+                return Ok(right);
+            }
+            let mut state = lock(&self.state);
+            if let Some(right) = ticket.served() {
+                return Ok(right);
             }
             if state.bypass(ticket, idle >= IDLE_SLICES) {
                 return Ok(Right::Bypass);
@@ -185,8 +189,10 @@ impl Lane {
         self.prober.is_free(&self.shared_memory()).unwrap_or_else(|| self.holder() == Holder::Nobody)
     }
 
-    fn call_agent(self: &Arc<Self>, state: &mut State) {
+    fn call_agent(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         if state.agent {
+            // Or the agent would wake up to wait for the state.
+            drop(state);
             self.errands.notify_one();
             return;
         }
@@ -201,7 +207,7 @@ impl Lane {
     fn end_turn(self: &Arc<Self>, now: Instant) {
         let mut state = lock(&self.state);
         if state.release(&self.path, now) {
-            self.call_agent(&mut state);
+            self.call_agent(state);
         }
     }
 
@@ -263,8 +269,7 @@ impl Turn {
             };
             state.publish_doing(Doing::Blocked);
             if joins {
-                self.lane.call_agent(&mut state);
-                drop(state);
+                self.lane.call_agent(state);
                 return self.lane.await_service(&ticket, patience).map(|_| None);
             }
             state.dice()

@@ -9,8 +9,9 @@ use crate::holder::process;
 use crate::policy::courtesy::{self, Company};
 use std::collections::VecDeque;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::Arc;
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 /// How often the lane file is compared with the one the path leads to, and a missing one is looked for again.
@@ -21,9 +22,9 @@ pub struct Ticket {
     pub statement: String,
     pub since: Instant,
     since_ns: u64,
-    /// Set under the state's mutex, before `wake` is notified.
-    served: AtomicBool,
-    pub wake: Condvar,
+    /// The right to go on with, once it is there; set under the state's mutex, before the thread is woken.
+    right: AtomicU8,
+    thread: Thread,
 }
 
 impl Ticket {
@@ -32,18 +33,35 @@ impl Ticket {
             statement: statement.into(),
             since: Instant::now(),
             since_ns: process::monotonic_ns(),
-            served: AtomicBool::new(false),
-            wake: Condvar::new(),
+            right: AtomicU8::new(0),
+            thread: std::thread::current(),
         })
     }
 
-    pub fn is_served(&self) -> bool {
-        self.served.load(Ordering::Relaxed)
+    /// Return the right to go on with, if it is there. Needs no mutex, which who woke this thread may still have.
+    pub fn served(&self) -> Option<Right> {
+        match self.right.load(Ordering::Acquire) {
+            0 => None,
+            1 => Some(Right::Fast),
+            2 => Some(Right::Front),
+            3 => Some(Right::Bypass),
+            _ => Some(Right::Alone),
+        }
     }
 
-    fn serve(&self) {
-        self.served.store(true, Ordering::Relaxed);
-        self.wake.notify_one();
+    pub fn is_served(&self) -> bool {
+        self.served().is_some()
+    }
+
+    fn serve(&self, right: Right) {
+        let right = match right {
+            Right::Fast => 1,
+            Right::Front => 2,
+            Right::Bypass => 3,
+            Right::Alone => 4,
+        };
+        self.right.store(right, Ordering::Release);
+        self.thread.unpark();
     }
 }
 
@@ -317,7 +335,7 @@ impl State {
             self.turn = Some(right);
             self.set_wait();
             self.publish_turn(Doing::Turn, Instant::now(), &ticket.statement);
-            ticket.serve();
+            ticket.serve(right);
         }
     }
 
@@ -395,9 +413,10 @@ impl State {
         let current = self.file.as_ref().is_some_and(|own| Arc::ptr_eq(own, file));
         if got && current && file.is_intact() {
             self.front = Some(Front { since: now, until: None, courtesy: false });
-            if self.serve_joining() || self.turn.is_some() {
+            if self.joining.is_some() || self.turn.is_some() {
                 // The turn that joined, or one that went past a stopped process: it has its place from now on.
                 self.turn = self.turn.and(Some(Right::Front));
+                self.serve_joining();
             } else if self.waiters.is_empty() {
                 self.give_front(file);
             } else {
@@ -418,8 +437,10 @@ impl State {
         self.serve_joining();
     }
 
-    fn serve_joining(&mut self) -> bool {
-        self.joining.take().inspect(|ticket| ticket.serve()).is_some()
+    fn serve_joining(&mut self) {
+        if let Some(ticket) = self.joining.take() {
+            ticket.serve(self.given_right());
+        }
     }
 
     /// Say whether a turn that began at `since` has time left, whoever waits.
