@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -275,6 +275,35 @@ def test_a_connection_s_wait_names_the_holder(path: Path) -> None:
     assert waited["held_by"][0]["seconds"] > 0.7
     assert {share["pid"] for share in waited["held_by"]} <= {pid, None, os.getpid()}
     assert statement(found, "COMMIT")["lock_wait"]["max"] < 0.5
+
+
+def test_a_file_that_only_connections_use_has_its_turns_and_checkpoints_counted(path: Path) -> None:
+    counts = _native.FileTelemetry(path)
+    before = counts.snapshot()
+    with outsider(path, 0.3), closing(writelane.dbapi.connect(path, timeout=60)) as connection:
+        with connection:
+            connection.execute(INSERT, (1,))
+        connection.execute("PRAGMA wal_checkpoint")
+        with connection:
+            connection.executemany(INSERT, [(f"{number} of those that fill the log",) for number in range(100_000)])
+        open_still = writelane.dbapi.telemetry(connection)
+    del connection
+    closed = writelane.dbapi.telemetry(path)
+    for found in (open_still, closed):
+        assert found.lane["turns"] >= before["lane"]["turns"] + 2
+        assert found.lane["waits"] > before["lane"]["waits"]
+        assert found.lane["waited"] > before["lane"]["waited"] + 0.1
+        assert found.lane["waiting"] == 0
+        assert found.checkpoints["count"] > before["checkpoints"].get("count", 0)
+        assert found.checkpoints["total_seconds"] > 0
+    assert found.queue == {}
+    # Opened again, the counts go on.
+    with closing(writelane.dbapi.connect(path)) as connection, connection:
+        connection.execute("DELETE FROM t")
+        again = writelane.dbapi.telemetry(connection)
+    assert again.lane["turns"] > closed.lane["turns"]
+    assert again.checkpoints["count"] >= closed.checkpoints["count"]
+    counts.reset()
 
 
 def test_a_database_in_memory_has_no_telemetry() -> None:

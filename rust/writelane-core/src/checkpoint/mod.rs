@@ -12,6 +12,7 @@ mod readers;
 use crate::holder::beside;
 use crate::lane::Lane;
 use crate::policy::checkpoint::{Action, Log, Mode, Thresholds, choose, next_look};
+use crate::process;
 use crate::registry::ByFile;
 use crate::sqlite::{Handle, SqliteError, code_name, ffi};
 use crate::telemetry::Telemetry;
@@ -89,6 +90,23 @@ pub struct CheckpointStats {
 }
 
 impl CheckpointStats {
+    /// Return these counts and those of a checkpointer of the same file that is gone.
+    pub fn and(&self, gone: &CheckpointStats) -> CheckpointStats {
+        let last = if self.count + self.errors > 0 { self } else { gone };
+        CheckpointStats {
+            count: self.count + gone.count,
+            busy: self.busy + gone.busy,
+            errors: self.errors + gone.errors,
+            last_error: self.last_error.clone().or_else(|| gone.last_error.clone()),
+            cuts: self.cuts + gone.cuts,
+            total: self.total.saturating_add(gone.total),
+            longest: self.longest.max(gone.longest),
+            episodes: self.episodes + gone.episodes,
+            episode: self.episode.clone().or_else(|| gone.episode.clone()),
+            ..last.clone()
+        }
+    }
+
     /// End the episode that lasts, if one does, and return it.
     fn end_episode(&mut self) -> Option<(Matter, Episode)> {
         let episode = self.episode.as_mut().filter(|episode| episode.lasted.is_none())?;
@@ -137,6 +155,7 @@ impl State {
 /// The log of one file, tended by all of this process who write to it.
 pub struct Checkpointer {
     path: PathBuf,
+    generation: u64,
     epoch: Instant,
     /// The pages of the thresholds, which every commit asks for.
     pages_due: AtomicU32,
@@ -162,6 +181,7 @@ impl Checkpointer {
     pub fn of(path: &Path, thresholds: Thresholds) -> Arc<Self> {
         CHECKPOINTERS.get_or_make(path, || Self {
             path: fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()),
+            generation: process::generation(),
             epoch: Instant::now(),
             pages_due: AtomicU32::new(thresholds.pages),
             pages: Arc::new(AtomicI32::new(0)),
@@ -445,6 +465,22 @@ impl Checkpointer {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Checkpointer {
+    /// What it counted lives on.
+    fn drop(&mut self) {
+        if self.generation != process::generation() {
+            // The state may have been locked at the fork.
+            return;
+        }
+        let mut counted = self.stats();
+        if counted.count + counted.errors > 0 {
+            // Nobody is left to see the end of a time in which the log could not shrink.
+            counted.end_episode();
+            Telemetry::of(&self.path).keep_checkpoints(&counted);
+        }
     }
 }
 

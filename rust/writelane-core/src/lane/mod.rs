@@ -24,6 +24,7 @@ mod state;
 mod stats;
 
 use crate::holder;
+use crate::telemetry::Telemetry;
 use crate::wait::{GaveUp, Patience};
 use probe::{Kept, Prober};
 use state::{Right, State, Ticket};
@@ -111,6 +112,11 @@ impl Lane {
             self.end_turn(Instant::now());
         }
         Ok(self.turn(right?, Instant::now()))
+    }
+
+    /// Return the lane of the database at `path`, if somebody of this process uses it.
+    pub fn known(path: &Path) -> Option<Arc<Self>> {
+        registry::known(path)
     }
 
     /// Take a turn if nobody waits for one or has one.
@@ -226,6 +232,9 @@ impl Drop for Lane {
         // The file itself stays open until the registry closes it; its locks are given up here.
         if !self.is_inherited() {
             self.state.get_mut().unwrap_or_else(PoisonError::into_inner).drop_file(Instant::now());
+            // What it counted lives on.
+            let counted = LaneStats { waiting: 0, ..self.stats() };
+            Telemetry::of(&self.path).keep_lane(&counted);
         }
     }
 }

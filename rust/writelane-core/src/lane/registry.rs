@@ -25,14 +25,26 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+fn identify(path: &Path) -> Option<Identity> {
+    std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
+}
+
+fn find(lanes: &HashMap<Identity, Weak<Lane>>, identity: Identity) -> Option<Arc<Lane>> {
+    // A file that was deleted may have left its number to this one, and its lane behind.
+    lanes.get(&identity).and_then(Weak::upgrade).filter(|lane| identify(&lane.path) == Some(identity))
+}
+
+/// Return the lane of the database at `path`, if this process has one.
+pub fn known(path: &Path) -> Option<Arc<Lane>> {
+    let identity = identify(path)?;
+    find(&lock(&REGISTRY.get().lanes), identity)
+}
+
 /// Return the lane of the database at `path`, made by `make` where this process has none yet.
 pub fn lane(path: &Path, make: impl FnOnce() -> Lane) -> Arc<Lane> {
-    let identify = |path: &Path| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
     let Some(identity) = identify(path) else { return Arc::new(make()) };
     let mut lanes = lock(&REGISTRY.get().lanes);
-    // A file that was deleted may have left its number to this one, and its lane behind.
-    let known = lanes.get(&identity).and_then(Weak::upgrade).filter(|lane| identify(&lane.path) == Some(identity));
-    if let Some(lane) = known {
+    if let Some(lane) = find(&lanes, identity) {
         return lane;
     }
     lanes.retain(|_, lane| lane.strong_count() > 0);

@@ -29,6 +29,24 @@ pub struct LaneStats {
     pub queued: u64,
 }
 
+impl LaneStats {
+    /// Return these counts and those of a lane of the same file that is gone.
+    pub fn and(&self, gone: &LaneStats) -> LaneStats {
+        LaneStats {
+            turns: self.turns + gone.turns,
+            fast_turns: self.fast_turns + gone.fast_turns,
+            bypasses: self.bypasses + gone.bypasses,
+            alone: self.alone + gone.alone,
+            waits: self.waits + gone.waits,
+            waited: self.waited.saturating_add(gone.waited),
+            longest_wait: self.longest_wait.max(gone.longest_wait),
+            waiting: self.waiting,
+            windows: self.windows + gone.windows,
+            queued: self.queued + gone.queued,
+        }
+    }
+}
+
 /// The counters behind [`LaneStats`].
 #[derive(Default)]
 pub struct Counters {

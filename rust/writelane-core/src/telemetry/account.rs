@@ -4,9 +4,10 @@ use super::durations::{Distribution, Durations, PhaseStats};
 use super::events::{self, Event, Matter};
 use super::snapshots::Snapshots;
 use super::statements::{Entries, StatementStats, error_name, shorten};
-use crate::checkpoint::Episode;
+use crate::checkpoint::{CheckpointStats, Checkpointer, Episode};
 use crate::error::Error;
 use crate::job::Account;
+use crate::lane::{Lane, LaneStats};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -85,6 +86,9 @@ struct Inner {
     groups: GroupStats,
     hold: Durations,
     long: Vec<LongTransaction>,
+    /// Of those who used the file and are gone.
+    lane: Option<LaneStats>,
+    checkpoints: Option<CheckpointStats>,
 }
 
 /// The counts of one file in this process.
@@ -261,6 +265,36 @@ impl Telemetry {
         let mut long = self.lock().long.clone();
         long.sort_by_key(|long| std::cmp::Reverse(long.sum));
         long
+    }
+
+    /// Add what a lane counted that is gone.
+    pub(crate) fn keep_lane(&self, gone: &LaneStats) {
+        let lane = &mut self.lock().lane;
+        *lane = Some(lane.unwrap_or_default().and(gone));
+    }
+
+    /// Add what a checkpointer counted that is gone.
+    pub(crate) fn keep_checkpoints(&self, gone: &CheckpointStats) {
+        let checkpoints = &mut self.lock().checkpoints;
+        *checkpoints = Some(checkpoints.as_ref().map_or_else(|| gone.clone(), |before| gone.and(before)));
+    }
+
+    /// Return how turns were taken; `None`: nobody has used the file to write.
+    pub fn lane(&self) -> Option<LaneStats> {
+        let live = Lane::known(&self.path).map(|lane| lane.stats());
+        match (live, self.lock().lane) {
+            (Some(live), Some(gone)) => Some(live.and(&gone)),
+            (live, gone) => live.or(gone),
+        }
+    }
+
+    /// Return what checkpoints did; `None` as for [`Telemetry::lane`].
+    pub fn checkpoints(&self) -> Option<CheckpointStats> {
+        let live = Checkpointer::known(&self.path).map(|live| live.stats());
+        match (live, &self.lock().checkpoints) {
+            (Some(live), Some(gone)) => Some(live.and(gone)),
+            (live, gone) => live.or_else(|| gone.clone()),
+        }
     }
 
     /// Return how long these counts have been kept.

@@ -5,9 +5,9 @@ use crate::errors;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use std::time::Duration;
-use writelane_core::checkpoint::{CheckpointStats, Checkpointer, Episode};
+use writelane_core::checkpoint::{CheckpointStats, Episode};
 use writelane_core::database::Database;
-use writelane_core::lane::{Holder, Lane};
+use writelane_core::lane::{Holder, LaneStats};
 use writelane_core::sqlite;
 use writelane_core::telemetry::{GroupStats, LongTransaction, PhaseStats, StatementStats, Telemetry};
 use writelane_core::writer::Shared;
@@ -20,12 +20,6 @@ pub fn of_database<'py>(py: Python<'py>, database: &Database) -> PyResult<Bound<
     if let Some(writer) = database.writer() {
         let full = database.telemetry().statements().iter().map(queue_full).sum();
         snapshot.set_item("queue", queue(py, writer, full)?)?;
-        let checkpoints = PyDict::new(py);
-        checkpoint_counts(py, &checkpoints, &writer.checkpointer().stats())?;
-        snapshot.set_item("checkpoints", checkpoints)?;
-        if let Some(lane) = writer.lane() {
-            snapshot.set_item("lane", self::lane(py, lane)?)?;
-        }
     }
     let stats = database.reader_stats();
     let readers = readers(py, database.telemetry())?;
@@ -57,11 +51,14 @@ pub fn of_file<'py>(py: Python<'py>, telemetry: &Telemetry) -> PyResult<Bound<'p
     snapshot.set_item("queue", PyDict::new(py))?;
     snapshot.set_item("groups", self::groups(py, &groups)?)?;
     snapshot.set_item("long_transactions", transactions)?;
-    snapshot.set_item("lane", PyDict::new(py))?;
-    let checkpoints = PyDict::new(py);
-    if let Some(checkpointer) = Checkpointer::known(telemetry.path()) {
-        checkpoint_counts(py, &checkpoints, &checkpointer.stats())?;
+    let (lane, checkpoints) = (PyDict::new(py), PyDict::new(py));
+    if let Some(stats) = py.detach(|| telemetry.lane()) {
+        lane_counts(&lane, &stats)?;
     }
+    if let Some(stats) = py.detach(|| telemetry.checkpoints()) {
+        checkpoint_counts(py, &checkpoints, &stats)?;
+    }
+    snapshot.set_item("lane", lane)?;
     snapshot.set_item("checkpoints", checkpoints)?;
     snapshot.set_item("readers", readers(py, telemetry)?)?;
     snapshot.set_item("sqlite", library)?;
@@ -168,9 +165,7 @@ pub fn episode<'py>(py: Python<'py>, episode: &Episode) -> PyResult<Bound<'py, P
     Ok(entry)
 }
 
-fn lane<'py>(py: Python<'py>, lane: &Lane) -> PyResult<Bound<'py, PyDict>> {
-    let stats = lane.stats();
-    let described = PyDict::new(py);
+fn lane_counts(described: &Bound<'_, PyDict>, stats: &LaneStats) -> PyResult<()> {
     described.set_item("turns", stats.turns)?;
     described.set_item("fast_turns", stats.fast_turns)?;
     described.set_item("bypasses", stats.bypasses)?;
@@ -180,8 +175,7 @@ fn lane<'py>(py: Python<'py>, lane: &Lane) -> PyResult<Bound<'py, PyDict>> {
     described.set_item("longest_wait", stats.longest_wait.as_secs_f64())?;
     described.set_item("waiting", stats.waiting)?;
     described.set_item("queued", stats.queued)?;
-    described.set_item("gaps", stats.windows)?;
-    Ok(described)
+    described.set_item("gaps", stats.windows)
 }
 
 fn groups<'py>(py: Python<'py>, stats: &GroupStats) -> PyResult<Bound<'py, PyDict>> {
