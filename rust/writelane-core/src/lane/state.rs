@@ -9,8 +9,8 @@ use crate::holder::process;
 use crate::policy::courtesy::{self, Company};
 use std::collections::VecDeque;
 use std::path::Path;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
