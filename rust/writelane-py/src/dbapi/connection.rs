@@ -369,8 +369,18 @@ impl Connection {
             autocommit => given(autocommit, Autocommit::Legacy)?,
         };
         let begin: String = given(begin, "immediate".to_owned())?;
-        py.import("sys")?.call_method1("audit", ("sqlite3.connect", &database))?;
+        let audit = |name: &Bound<'_, PyAny>| -> PyResult<()> {
+            py.import("sys")?.call_method1("audit", ("sqlite3.connect", name)).map(drop)
+        };
+        // 3.10 tells of the bytes that the name becomes.
+        let converted_first = super::minor(py) < 11;
+        if !converted_first {
+            audit(&database)?;
+        }
         let name = py.import("os")?.call_method1("fsencode", (database,))?;
+        if converted_first {
+            audit(&name)?;
+        }
         let name = name.cast::<PyBytes>()?.as_bytes();
         if name.contains(&0) {
             return Err(PyValueError::new_err("embedded null byte"));

@@ -27,7 +27,7 @@ const ROWS_ARE_COUNTED: [(u8, u8); 2] = [(13, 8), (14, 1)];
 /// Rows fetched, or inserted, for each time the interpreter is let go.
 const BATCH_ROWS: usize = 256;
 /// Bytes of text and blobs in such a batch, beyond which it ends early.
-const BATCH_BYTES: usize = 1 << 20;
+const BATCH_BYTES: usize = 1 << 17;
 
 /// A cursor: a statement and the rows it has yet to give.
 #[pyclass(frozen, subclass, weakref, module = "writelane.dbapi")]
