@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import writelane
+from test_checkpoints import Reader
 from test_telemetry import INSERT, outsider
 from writelane.cli import main
 from writelane.outside import look
@@ -167,6 +168,58 @@ def test_the_page_of_plots_needs_no_network(
     assert "<polyline" in text
     for outside in ("http:", "https:", "src=", "@import", "url(", "<script"):
         assert outside not in text
+
+
+def test_waits_reports_who_kept_the_log_from_shrinking(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, html = tmp_path / "telemetry.jsonl", tmp_path / "waits.html"
+    options = writelane.Checkpoints(idle=3600, pinned_after=0)
+    readers = list[Reader]()
+    try:
+        with writelane.open(path, telemetry=file, warn_after=None, checkpoints=options) as db:
+            for ends in (True, False):
+                db.checkpoint()
+                readers.append(Reader(path))
+                db.execute("INSERT INTO t(x) VALUES (?)", (ends,))
+                db.checkpoint()
+                db.checkpoint()
+                if ends:
+                    readers[0].end()
+                    db.checkpoint()
+                wait_for(lambda: file.exists() and file.read_text().count('"kind":"pinned"') == len(readers))
+                wait_for(lambda: '"kind":"unpinned"' in file.read_text())
+    finally:
+        for reader in readers:
+            reader.kill()
+    pids = [reader.process.pid for reader in readers]
+    first, second = document(capsys, "waits", file)["pinned"]
+    assert [who["pid"] for who in first["readers"]] == pids[:1]
+    assert [who["pid"] for who in second["readers"]] == pids[1:]
+    assert (first["over"], second["over"]) == (True, False)
+    assert first["database"] == second["database"] == str(path)
+    assert first["pages"] >= 1
+    assert first["since"] + first["seconds"] <= second["since"]
+    assert main(["waits", str(file), "--html", str(html)]) == 0
+    shown = capsys.readouterr().out
+    assert "the log could not shrink" in shown
+    for pid in pids:
+        assert f"read by process {pid} " in shown
+        assert f"process {pid} " in html.read_text()
+
+
+def test_the_log_that_several_processes_saw_pinned_is_one_time(tmp_path: Path) -> None:
+    def line(kind: str, pid: int, since: float, seconds: float, reader: int) -> str:
+        told = {"since": since, "seconds": seconds, "over": kind == "unpinned", "pages": pid, "after": 1, "marks": [1]}
+        told["readers"] = [{"pid": reader, "command": None}]
+        return json.dumps({"kind": kind, "at": since + seconds, "pid": pid, "path": "a.db", "sql": "", "pinned": told})
+
+    file = tmp_path / "telemetry.jsonl"
+    lines = [line("pinned", 1, 100, 1, 7), line("pinned", 2, 100.5, 1, 8), line("unpinned", 1, 100, 9, 7)]
+    file.write_text("\n".join([*lines, line("pinned", 3, 300, 1, 9)]))
+    first, second = from_file(file).pinned
+    assert (first.since, first.seconds, first.pages, sorted(first.readers)) == (100, 9, 2, [7, 8])
+    assert (first.watchers, second.watchers) == ({2}, {3})
 
 
 def test_a_torn_line_is_counted_and_the_rest_is_read(recorded: tuple[Path, int]) -> None:

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import writelane
 import writelane.dbapi
+from test_checkpoints import Reader
 from writelane.opentelemetry import instrument
 from writelane.prometheus import Collector
 
@@ -100,6 +101,63 @@ def test_prometheus_reads_a_file_that_only_connections_use(tmp_path: Path) -> No
     connection.close()
     labels = (("database", str(path.resolve())), ("statement", INSERT))
     assert scraped(registry)["writelane_statements_total", labels] == 1
+
+
+@pytest.fixture
+def pinned(tmp_path: Path) -> Iterator[tuple[writelane.Database, Reader]]:
+    """A database whose log a foreign process keeps from shrinking."""
+    path = tmp_path / "pinned.db"
+    with writelane.open(path, checkpoints=writelane.Checkpoints(idle=3600, pinned_after=0)) as db:
+        db.execute("CREATE TABLE t(x)")
+        reader = Reader(path)
+        try:
+            db.execute(INSERT, (1,))
+            db.checkpoint()
+            db.checkpoint()
+            yield db, reader
+        finally:
+            reader.kill()
+
+
+def test_prometheus_reads_who_pins_the_log_until_it_is_over(pinned: tuple[writelane.Database, Reader]) -> None:
+    db, reader = pinned
+    registry = CollectorRegistry()
+    registry.register(Collector(db))
+    database = ("database", str(db.path.resolve()))
+
+    def by(found: dict[tuple[str, tuple[tuple[str, str], ...]], float]) -> list[str]:
+        return [dict(labels)["pid"] for name, labels in found if name == "writelane_log_pinned_by"]
+
+    found = scraped(registry)
+    assert found["writelane_log_pinned_total", (database,)] == 1
+    assert found["writelane_log_pinned_seconds", (database,)] > 0
+    assert found["writelane_log_pinned_pages", (database,)] >= 1
+    assert by(found) == [str(reader.process.pid)]
+    reader.end()
+    db.checkpoint()
+    found = scraped(registry)
+    assert found["writelane_log_pinned_total", (database,)] == 1
+    assert found["writelane_log_pinned_seconds", (database,)] == 0
+    assert found["writelane_log_pinned_pages", (database,)] == 0
+    assert by(found) == []
+
+
+def test_opentelemetry_has_a_pinned_log_until_it_is_over(pinned: tuple[writelane.Database, Reader]) -> None:
+    db, foreign = pinned
+    reader = InMemoryMetricReader()
+    provider = MeterProvider(metric_readers=[reader])
+    instrument(db, meter=provider.get_meter("test"))
+    found = collected(reader)
+    assert found["writelane.log.pinned"][0].value == 1
+    assert found["writelane.log.pinned.time"][0].value > 0
+    assert found["writelane.log.pinned.pages"][0].value >= 1
+    foreign.end()
+    db.checkpoint()
+    found = collected(reader)
+    assert found["writelane.log.pinned"][0].value == 1
+    assert found["writelane.log.pinned.time"][0].value == 0
+    assert found["writelane.log.pinned.pages"][0].value == 0
+    provider.shutdown()
 
 
 def collected(reader: InMemoryMetricReader) -> dict[str, list[Any]]:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from writelane import _native
 
-__all__ = ["OTHER", "PHASES", "Source", "Target", "less"]
+__all__ = ["OTHER", "PHASES", "Source", "Target", "less", "pinned"]
 
 #: What telemetry can be exported of: an open database, a connection, or the path of either.
 Target: TypeAlias = "_native.Database | _native.Connection | str | os.PathLike[str]"
@@ -78,6 +78,12 @@ class Source:
                 command = commands.setdefault(pid, "" if pid == OTHER else by["command"] or "")
                 seconds[(pid, command)] = seconds.get((pid, command), 0.0) + by["seconds"]
         return seconds
+
+
+def pinned(snapshot: dict[str, Any]) -> dict[str, Any] | None:
+    """Return what is known of the time in which a reader keeps the log from shrinking, if that is now."""
+    episode: dict[str, Any] | None = snapshot["checkpoints"].get("pinned")
+    return episode if episode and not episode["over"] else None
 
 
 def less(now: dict[float, int], before: dict[float, int]) -> dict[float, int]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation, get_meter
 
-from writelane.export import PHASES, Source, Target, less
+from writelane.export import PHASES, Source, Target, less, pinned
 
 __all__ = ["instrument"]
 
@@ -80,9 +80,12 @@ class _Instruments:
         counter("writelane.transaction.hold.time", "s", "How long the writer held the lock.", _hold)
         counter("writelane.queue.dropped", "{job}", "Jobs that were refused or pushed out.", _dropped)
         counter("writelane.lane.turns", "{turn}", "Turns between processes.", _turns)
+        counter("writelane.log.pinned", "{time}", "Times in which a reader kept the log from shrinking.", _pinned)
         counter("writelane.checkpoints", "{checkpoint}", "Checkpoints.", _checkpoints)
         gauge("writelane.queue.depth", "{job}", "Jobs in the queue.", _depth)
         gauge("writelane.log.pages", "{page}", "Pages in the log at the last checkpoint.", _log)
+        gauge("writelane.log.pinned.time", "s", "How long a reader has kept the log from shrinking.", _pinned_time)
+        gauge("writelane.log.pinned.pages", "{page}", "Pages that cannot be reused for it.", _pinned_pages)
         gauge("db.client.connection.count", "{connection}", "Connections by their state.", _connections)
         gauge("db.client.connection.max", "{connection}", "The most connections there may be.", _connections_max)
 
@@ -216,6 +219,23 @@ def _depth(_: Source, snapshot: dict[str, Any]) -> Values:
 def _log(_: Source, snapshot: dict[str, Any]) -> Values:
     if snapshot["checkpoints"]:
         yield snapshot["checkpoints"]["log"], {}
+
+
+def _pinned(_: Source, snapshot: dict[str, Any]) -> Values:
+    if snapshot["checkpoints"]:
+        yield snapshot["checkpoints"]["episodes"], {}
+
+
+def _pinned_time(_: Source, snapshot: dict[str, Any]) -> Values:
+    now = pinned(snapshot)
+    if snapshot["checkpoints"]:
+        yield now["seconds"] if now else 0.0, {}
+
+
+def _pinned_pages(_: Source, snapshot: dict[str, Any]) -> Values:
+    now = pinned(snapshot)
+    if snapshot["checkpoints"]:
+        yield now["pages"] if now else 0, {}
 
 
 def _pool(source: Source) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector as _Collector
 
-from writelane.export import Source, Target
+from writelane.export import Source, Target, pinned
 
 __all__ = ["Collector"]
 
@@ -80,6 +80,10 @@ class _Families:
         self._counter("checkpoint_seconds", "How long they took", "database")
         self._gauge("log_pages", "Pages in the log at the last checkpoint", "database")
         self._gauge("log_pages_copied", "Pages that the last checkpoint copied", "database")
+        self._counter("log_pinned", "Times in which a reader kept the log from shrinking", "database")
+        self._gauge("log_pinned_seconds", "How long a reader has kept the log from shrinking; 0: none does", "database")
+        self._gauge("log_pinned_pages", "Pages that cannot be reused for it", "database")
+        self._gauge("log_pinned_by", "The processes that read the log meanwhile", "database", "pid", "command")
         self._gauge("readers_open", "Connections that read", "database")
         self._gauge("readers_reading", "Those that read now", "database")
         self._gauge("snapshots", "Snapshots that are open", "database")
@@ -139,6 +143,13 @@ class _Families:
         self._set("checkpoint_seconds", checkpoints.get("total_seconds"), database)
         self._set("log_pages", checkpoints.get("log"), database)
         self._set("log_pages_copied", checkpoints.get("checkpointed"), database)
+        self._set("log_pinned", checkpoints.get("episodes"), database)
+        now = pinned(snapshot)
+        if checkpoints:
+            self._set("log_pinned_seconds", now["seconds"] if now else 0.0, database)
+            self._set("log_pinned_pages", now["pages"] if now else 0, database)
+        for reader in now["readers"] if now else []:
+            self._set("log_pinned_by", 1, database, str(reader["pid"]), reader["command"] or "")
         self._set("readers_open", readers.get("open"), database)
         self._set("readers_reading", readers.get("reading"), database)
         self._set("snapshots", readers["snapshots"], database)

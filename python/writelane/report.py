@@ -63,6 +63,26 @@ class Blocker:
 
 
 @dataclass
+class Pinned:
+    """A time in which readers kept the log of a database from shrinking, as one or more processes saw it."""
+
+    database: str
+    since: float
+    until: float
+    #: The most pages that were kept from being reused.
+    pages: int = 0
+    #: Who read: the command by pid.
+    readers: dict[int, str | None] = field(default_factory=dict)
+    #: The processes that have seen it begin, and not end.
+    watchers: set[int] = field(default_factory=set)
+
+    @property
+    def seconds(self) -> float:
+        """How long it lasted, or has been seen to last so far."""
+        return self.until - self.since
+
+
+@dataclass
 class Report:
     """Everything a telemetry file tells, added up over processes and time."""
 
@@ -75,6 +95,7 @@ class Report:
     events: list[dict[str, Any]] = field(default_factory=list)
     #: The size of the log over time: (seconds since the epoch, bytes), by database.
     log: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
+    pinned: list[Pinned] = field(default_factory=list)
     processes: set[int] = field(default_factory=set)
     databases: set[str] = field(default_factory=set)
     began: float | None = None
@@ -112,6 +133,21 @@ class Report:
             self.events.sort(key=lambda one: -one["seconds"])
             del self.events[EVENTS_MAX:]
 
+    def add_pinned(self, record: dict[str, Any]) -> None:
+        """Note that a process saw the log pinned, or no longer so."""
+        told = record["pinned"]
+        since, until = float(told["since"]), float(told["since"]) + float(told["seconds"])
+        readers = {int(who["pid"]): who["command"] for who in told["readers"]}
+        same = (one for one in self.pinned if one.database == record["path"])
+        one = next((one for one in same if since <= one.until and until >= one.since), None)
+        if one is None:
+            one = Pinned(record["path"], since, until)
+            self.pinned.append(one)
+        one.since, one.until = min(one.since, since), max(one.until, until)
+        one.pages = max(one.pages, int(told["pages"]))
+        one.readers.update(readers)
+        (one.watchers.discard if told["over"] else one.watchers.add)(int(record["pid"]))
+
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain dictionaries, lists, strings and numbers."""
         return {
@@ -143,6 +179,17 @@ class Report:
                     "victims": [{"sql": sql, "seconds": seconds} for sql, seconds in one.victims.items()],
                 }
                 for one in self.by_blame()
+            ],
+            "pinned": [
+                {
+                    "database": one.database,
+                    "since": one.since,
+                    "seconds": one.seconds,
+                    "over": not one.watchers,
+                    "pages": one.pages,
+                    "readers": [{"pid": pid, "command": command} for pid, command in sorted(one.readers.items())],
+                }
+                for one in self.pinned
             ],
         }
 
@@ -199,7 +246,9 @@ def _add(report: Report, record: dict[str, Any]) -> None:
         if kind == "wait":
             one = report.statement(record["sql"])
             one.longest = max(one.longest, seconds)
-    elif kind in ("snapshot", "pinned", "unpinned", "checkpoint_failed", "checkpoint_recovered"):
+    elif kind in ("pinned", "unpinned"):
+        report.add_pinned(record)
+    elif kind in ("snapshot", "checkpoint_failed", "checkpoint_recovered"):
         pass  # Nobody waited.
     elif kind == "state":
         if record["log_bytes"] is not None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from writelane.report import Blocker, Report, Statement
+from writelane.report import Blocker, Pinned, Report, Statement
 
 __all__ = ["page"]
 
@@ -56,6 +56,8 @@ def page(report: Report) -> str:
     ]
     if not report.log:
         parts.append("<p>No log was seen.</p>")
+    if report.pinned:
+        parts += ["<h2>The log could not shrink, because of a reader</h2>", _pinned(report.pinned)]
     body = "\n".join(parts)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Waits</title>'
@@ -189,6 +191,25 @@ def _blockers(blockers: list[Blocker], colours: dict[str, str]) -> str:
     return (
         '<table><tr><th>s</th><th class="text">held the lock</th><th class="text">while these waited</th></tr>'
         f"{''.join(rows)}</table>"
+    )
+
+
+def _pinned(times: list[Pinned]) -> str:
+    rows = []
+    for one in times[-SHOWN:]:
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.since))
+        who = "".join(
+            f"process {pid} <code>{escape(_short(command or ''))}</code><br>"
+            for pid, command in sorted(one.readers.items())
+        )
+        rows.append(
+            f"<tr><td>{one.seconds:.3f}</td><td>{since}</td><td>{'no' if one.watchers else 'yes'}</td>"
+            f'<td>{one.pages}</td><td class="text">{who or "somebody unknown"}</td>'
+            f'<td class="text"><code>{escape(one.database)}</code></td></tr>'
+        )
+    return (
+        "<table><tr><th>s</th><th>since</th><th>seen to end</th><th>pages</th>"
+        f'<th class="text">read by</th><th class="text">database</th></tr>{"".join(rows)}</table>'
     )
 
 

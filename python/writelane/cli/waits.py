@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from writelane.cli.outcome import Outcome
-from writelane.report import Blocker, Report, Statement, from_file, watched
+from writelane.report import Blocker, Pinned, Report, Statement, from_file, watched
 from writelane.telemetry_file import VARIABLE
 
 __all__ = ["configure", "run", "text"]
@@ -67,23 +67,28 @@ def text(report: Report) -> str:
     """Describe the report to people."""
     lines = [_head(report)]
     statements = [one for one in report.by_loss() if one.lost > 0 or report.how == "file"]
-    if not statements:
-        lines.append("nobody waited")
-        return "\n".join(lines)
-    worst = max(one.lost for one in statements) or 1.0
-    lines += ["", f"{'lost s':>9} {'count':>8} {'longest':>9} {'queue':>8} {'lock':>8}  statement"]
-    for one in statements[:SHOWN]:
-        lines += [_row(one), "  " + _bar(one.lost / worst) + _notes(one)]
-    if len(statements) > SHOWN:
-        lines.append(f"... and {len(statements) - SHOWN} more statements")
+    lines += _by_statement(statements) if statements else ["nobody waited"]
     blockers = report.by_blame()
     if blockers:
         lines += ["", "in the way:"]
         worst = max(one.seconds for one in blockers) or 1.0
         lines += [_blocker(one, worst) for one in blockers[:SHOWN]]
+    if report.pinned:
+        lines += ["", "the log could not shrink, because of a reader:"]
+        lines += [_pinned(one) for one in report.pinned[-SHOWN:]]
     if report.unread:
         lines += ["", f"{report.unread} lines could not be read"]
     return "\n".join(lines)
+
+
+def _by_statement(statements: list[Statement]) -> list[str]:
+    worst = max(one.lost for one in statements) or 1.0
+    lines = ["", f"{'lost s':>9} {'count':>8} {'longest':>9} {'queue':>8} {'lock':>8}  statement"]
+    for one in statements[:SHOWN]:
+        lines += [_row(one), "  " + _bar(one.lost / worst) + _notes(one)]
+    if len(statements) > SHOWN:
+        lines.append(f"... and {len(statements) - SHOWN} more statements")
+    return lines
 
 
 def _head(report: Report) -> str:
@@ -126,3 +131,10 @@ def _blocker(one: Blocker, worst: float) -> str:
     who = f"process {one.pid}" if one.pid is not None else "unknown"
     what = f" with {_short(one.statement)!r}" if one.statement else ""
     return f"{one.seconds:9.3f} s {_bar(one.seconds / worst)} {who} {_short(one.command)}{what}"
+
+
+def _pinned(one: Pinned) -> str:
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.since))
+    line = f"{one.seconds:9.3f} s since {since}{', and was not seen to end' if one.watchers else ''}: {one.pages} pages"
+    who = ", ".join(f"process {pid} {_short(command)}".rstrip() for pid, command in sorted(one.readers.items()))
+    return f"{line} of {one.database}, read by {who or 'somebody unknown'}"
