@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.tools
 
-.PHONY: build demo soak test lint bench bench-smoke figures rivals clean
+.PHONY: build demo soak test lint bench bench-log bench-smoke figures rivals clean
 .DEFAULT_GOAL := test
 
 # The tools, in an environment of the checkout's own.
@@ -59,6 +59,11 @@ bench: rivals
 	$(BIN)/python -m pytest benches -q -k "$(K)" --rounds=$(ROUNDS) --seconds=$(SECONDS) \
 	  --benchmark-json=$(MEASURED) --table=.benchmarks/bench.txt --benchmark-columns=mean
 	$(BIN)/python benches/plots.py $(MEASURED) .benchmarks/plots
+
+# What becomes of the log in half a minute of writing, and of those who write, beside SQLite's own automatic checkpoints.
+bench-log: K = (single-normal or processes-8-normal) and (sqlite3 or writelane)
+bench-log: SECONDS = 30
+bench-log: bench
 
 # What the documents show of the last run: their tables, and the plots.
 figures: rivals

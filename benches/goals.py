@@ -36,11 +36,11 @@ def _ours(workload: str, key: str, scale: float = 1.0) -> Callable[[Rows], float
     return measure
 
 
-def _longest(workload: str) -> Callable[[Rows], float | None]:
-    """Return our worst wait over that of the standard module."""
+def _to_standard(workload: str, key: str) -> Callable[[Rows], float | None]:
+    """Return a number of our own row over that of the standard module."""
 
     def measure(rows: Rows) -> float | None:
-        pair = [rows.get((workload, driver), {}).get("longest") for driver in ("writelane", "sqlite3")]
+        pair = [rows.get((workload, driver), {}).get(key) for driver in ("writelane", "sqlite3")]
         return pair[0] / pair[1] if pair[0] and pair[1] else None
 
     return measure
@@ -63,7 +63,16 @@ def _rate(workload: str, reach: float, to: str = "to_best_rival", whose: str = "
 
 
 def _wait(workload: str, reach: float) -> Goal:
-    return Goal(workload, "worst wait, to sqlite3", _longest(workload), reach, at_most=True)
+    return Goal(workload, "worst wait, to sqlite3", _to_standard(workload, "longest"), reach, at_most=True)
+
+
+def _log(workload: str) -> tuple[Goal, ...]:
+    """Return what is promised of the log beside the automatic checkpoints of the standard module: it is short, and nobody
+    waits for its copying."""
+    return (
+        Goal(workload, "log at its largest, of all trials", _ours(workload, "log_most", 1e-6), 32.0, " MB", True),
+        Goal(workload, "p99.9, to sqlite3", _to_standard(workload, "p999"), 0.5, at_most=True),
+    )
 
 
 def _fair(workload: str) -> Goal:
@@ -77,13 +86,15 @@ GOALS = (
     _fair("threads-16-normal"),
     _rate("stream-normal", 4.0),
     _rate("stream-normal", 0.6, "to_limit", "limit"),
-    _rate("single-normal", 0.9, "to_sqlite3", "sqlite3"),
+    _rate("single-normal", 0.95, "to_sqlite3", "sqlite3"),
+    *_log("single-normal"),
     _rate("processes-8-full", 1.0),
     _fair("processes-8-full"),
     _wait("processes-8-full", 0.02),
     _rate("processes-8-normal", 0.9),
+    _rate("processes-8-normal", 0.95, "to_sqlite3", "sqlite3"),
     _wait("processes-8-normal", 0.2),
-    Goal("processes-8-normal", "log at its largest", _ours("processes-8-normal", "log", 1e-6), 32.0, " MB", True),
+    *_log("processes-8-normal"),
     Goal("processes-64-full", "rows/s, to 4 processes", _scaling, 0.8),
     *(_rate(f"fetch-{table}", 1.2) for table in ("rows", "wide", "text", "blob")),
     _rate("executemany-normal", 1.1),

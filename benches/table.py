@@ -23,6 +23,7 @@ def rows(cells: Cells) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"workload": name, "driver": driver, "trials": len(trials)}
         for measure in ("rate", "seconds", "p50", "p99", "p999", "longest", "fairness", "log", "group", "bytes"):
             row[measure] = statistics.median(getattr(trial, measure) for trial in trials)
+        row["log_most"] = max(trial.log for trial in trials)
         row["waits"] = all(trial.waits for trial in trials)
         phases = [trial.phases for trial in trials if trial.phases]
         row["phases"] = {part: statistics.median(each[part] for each in phases) for part in phases[0]} if phases else {}
@@ -70,7 +71,7 @@ def text(found: Sequence[Mapping[str, Any]]) -> str:
 def heads(workload: Workload) -> list[str]:
     """Return what is told of each driver with a workload."""
     if workload.kind == "loop":
-        return ["rows/s", "p50 ms", "p99 ms", "longest ms", "fairness", "log MB"]
+        return ["rows/s", "p50 ms", "p99 ms", "p99.9 ms", "longest ms", "fairness", "log MB"]
     if workload.kind == "open":
         return ["ms"]
     if workload.kind == "backlog":
@@ -86,8 +87,8 @@ def cells(workload: Workload, row: Mapping[str, Any]) -> list[str]:
         return [f"{row['bytes'] / 1e6:.0f}", "yes" if row["waits"] else "no"]
     found = [f"{row['rate']:,.0f}"]
     if workload.kind == "loop":
-        shown = [row[measure] * 1e3 for measure in ("p50", "p99", "longest")]
-        found += ["-"] * 4 if row["driver"] == "limit" else [f"{ms:.2f}" for ms in shown] + [f"{row['fairness']:.2f}"]
+        shown = [row[measure] * 1e3 for measure in ("p50", "p99", "p999", "longest")]
+        found += ["-"] * 5 if row["driver"] == "limit" else [f"{ms:.2f}" for ms in shown] + [f"{row['fairness']:.2f}"]
     if workload.kind != "fetch":
         found.append("-" if row["driver"] == "limit" else f"{row['log'] / 1e6:.1f}")
     return found
