@@ -67,8 +67,7 @@ def _wait(workload: str, reach: float) -> Goal:
 
 
 def _log(workload: str) -> tuple[Goal, ...]:
-    """Return what is promised of the log beside the automatic checkpoints of the standard module: it is short, and nobody
-    waits for its copying."""
+    """Return what is promised of the log: beside automatic checkpoints it is short, and its copying not felt."""
     return (
         Goal(workload, "log at its largest, of all trials", _ours(workload, "log_most", 1e-6), 32.0, " MB", True),
         Goal(workload, "p99.9, to sqlite3", _to_standard(workload, "p999"), 0.5, at_most=True),
