@@ -3,6 +3,7 @@
 //! It knows nothing of queues, groups or waits. It never keeps a cursor open: a half-read SELECT would pin an old
 //! snapshot, and then even BEGIN IMMEDIATE fails with `SQLITE_BUSY_SNAPSHOT`.
 
+use super::home_file::HomeFile;
 use crate::error::Error;
 use crate::job::{Call, Durability, Effect, Parameters};
 use crate::kind::{self, Kind};
@@ -11,6 +12,7 @@ use std::collections::HashMap;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 /// Prepared statements kept by default.
 pub const STATEMENTS_MAX: usize = 256;
@@ -57,6 +59,7 @@ pub struct Engine {
     guard: Arc<Guard>,
     _authorizer: Authorizer,
     handle: Arc<Handle>,
+    place: HomeFile,
     durability: Option<Durability>,
     /// Commits are made without a sync, which the engine does after them, when the write lock is free.
     syncs_itself: bool,
@@ -96,6 +99,7 @@ impl Engine {
             clock: 0,
             guard,
             _authorizer: authorizer,
+            place: HomeFile::watch(handle.main_file().as_deref()),
             handle,
             durability: None,
             syncs_itself: false,
@@ -106,6 +110,11 @@ impl Engine {
     /// Return the handle.
     pub fn handle(&self) -> &Arc<Handle> {
         &self.handle
+    }
+
+    /// Say whether the database file was deleted, replaced or renamed.
+    pub fn has_moved(&mut self, now: Instant) -> bool {
+        self.place.has_moved(&self.handle, now)
     }
 
     /// Say whether no transaction is open. Asked after every statement that failed, never guessed.

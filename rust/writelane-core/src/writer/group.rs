@@ -61,10 +61,11 @@ impl Member {
     }
 
     /// Note that its statements have run since `started`.
-    fn ran(&mut self, started: Instant) {
+    fn ran(&mut self, started: Instant) -> Instant {
         let ended = Instant::now();
         self.run += ended.saturating_duration_since(started);
         self.ended = Some(ended);
+        ended
     }
 
     /// Note that a commit came to nothing.
@@ -355,7 +356,7 @@ impl<'a> Group<'a> {
         let patience = Patience { until, interrupted: &interrupted };
         let started = Instant::now();
         let mut account = Account::default();
-        let committed = match self.shared.commit(Some(self.engine), self.turn, &patience, &mut account) {
+        let committed = match self.shared.commit(Some(self.engine), self.turn, &patience, started, &mut account) {
             Ok(committed) => committed,
             Err(error) => {
                 let now = Instant::now();
@@ -729,15 +730,18 @@ pub(super) fn drive(
     blame.pass(begun);
     let held = blame.take();
     let result = run_work(engine, &member.job.work, &mut member.effects);
-    member.ran(begun);
+    let ended = member.ran(begun);
     let mut failure = match result {
         Ok(()) => {
             let never = || false;
             // Without a wait: a reader in the way of COMMIT is waited for by the writer, who runs the job again.
             let patience = Patience { until: Some(begun), interrupted: &never };
             let mut account = Account::default();
-            match shared.commit(Some(engine), turn, &patience, &mut account) {
+            match shared.commit(Some(engine), turn, &patience, ended, &mut account) {
                 Ok(committed) => {
+                    if let Some(turn) = turn.take() {
+                        turn.leave_at(committed.free);
+                    }
                     let waited = waited(&member, committed.durable);
                     shared.note_group(1, waited.commit);
                     let account = Account { waited, group: 1, holder: held.main(), held, ..account };

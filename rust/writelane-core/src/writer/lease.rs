@@ -191,7 +191,7 @@ impl Lease {
             return Err(failure);
         }
         let started = Instant::now();
-        let result = self.shared.commit(self.engine.as_deref_mut(), &mut self.turn, patience, &mut self.account);
+        let result = self.shared.commit(self.engine.as_deref_mut(), &mut self.turn, patience, started, &mut self.account);
         self.account.waited.run = started.duration_since(self.began);
         self.account.waited.commit = started.elapsed();
         self.account.group = 1;
@@ -287,7 +287,7 @@ impl Lease {
         drop(self.turn.take());
         if usable {
             self.shared.home.give(engine);
-            self.shared.leave_log_to_writer();
+            self.shared.leave_log_to_writer(Instant::now());
         } else {
             self.shared.poison("a transaction could not be rolled back");
             drop(engine);

@@ -3,6 +3,7 @@
 pub mod engine;
 mod group;
 mod home;
+mod home_file;
 pub mod lease;
 mod thread;
 mod waiting;
@@ -390,7 +391,8 @@ impl Shared {
             self.home.give(engine);
             return Driven::NotNow(job);
         }
-        let waiting = Waiting::aside(self, Instant::now());
+        // A caller that finds the writer idle has been in no queue: it waits for its turn since it called.
+        let waiting = Waiting::aside(self, job.called);
         let mut turn = match self.lane.as_ref().map(|lane| self.enter_itself(lane, &job, &waiting, interrupted)) {
             None => None,
             Some(Ok(Some(turn))) => Some(turn),
@@ -412,19 +414,22 @@ impl Shared {
                 resume_unwind(panic);
             }
         };
-        drop(turn);
+        let ended = Instant::now();
+        if let Some(turn) = turn {
+            turn.leave_at(ended);
+        }
         if engine.autocommit() {
             self.home.give(engine);
         } else {
             self.poison("a transaction could not be rolled back");
         }
-        self.leave_log_to_writer();
+        self.leave_log_to_writer(ended);
         driven
     }
 
     /// After a commit of a caller's: it has its answer, and the writer thread tends the log.
-    pub(crate) fn leave_log_to_writer(&self) {
-        if self.checkpointer.note_commit() {
+    pub(crate) fn leave_log_to_writer(&self, now: Instant) {
+        if self.checkpointer.note_commit_at(now) {
             self.queue.nudge();
         } else {
             self.queue.nudge_from_sleep();
@@ -439,8 +444,9 @@ impl Shared {
         waiting: &Waiting<'_>,
         interrupted: &dyn Fn() -> bool,
     ) -> Result<Option<Turn>, GaveUp> {
-        if job.at_once {
-            return Ok(lane.try_enter(job.work.label()));
+        let turn = lane.try_enter_at(job.work.label(), waiting.since());
+        if job.at_once || turn.is_some() {
+            return Ok(turn);
         }
         let interrupted = || {
             waiting.look();
@@ -478,10 +484,11 @@ impl Shared {
         engine: Option<&mut Engine>,
         turn: &mut Option<Turn>,
         patience: &Patience<'_>,
+        started: Instant,
         account: &mut Account,
     ) -> Result<Committed, Error> {
         let Some(engine) = engine else { return Err(Error::Closed) };
-        if self.has_moved(engine) {
+        if self.has_moved(engine, started) {
             engine.rollback()?;
             return Err(Error::Moved);
         }
@@ -492,7 +499,6 @@ impl Shared {
                 error => Error::OwnedElsewhere(error.to_string().into()),
             });
         }
-        let started = Instant::now();
         let mut attempt = 0;
         loop {
             let Err(error) = engine.commit() else { return self.make_durable(engine, turn) };
@@ -535,9 +541,8 @@ impl Shared {
     }
 
     /// Say whether the database file was deleted, replaced or renamed, and remember it.
-    fn has_moved(&self, engine: &Engine) -> bool {
-        // What cannot be told is not taken for moved: the commit itself will say what is wrong.
-        let moved = self.lane.is_some() && engine.handle().has_moved().unwrap_or(false);
+    fn has_moved(&self, engine: &mut Engine, now: Instant) -> bool {
+        let moved = self.lane.is_some() && engine.has_moved(now);
         if moved {
             self.moved.store(true, Ordering::Relaxed);
         }

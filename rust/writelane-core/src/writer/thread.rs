@@ -151,7 +151,7 @@ fn refuse_all(shared: &Shared) {
 /// Fold the log in and close the engine. An interactive transaction that is still open keeps it until it ends.
 fn close(shared: &Arc<Shared>) {
     let stop_at = *shared.stop_at.lock().unwrap_or_else(PoisonError::into_inner);
-    let engine = loop {
+    let mut engine = loop {
         if let Some(engine) = shared.home.take(SLICE) {
             break engine;
         }
@@ -160,7 +160,7 @@ fn close(shared: &Arc<Shared>) {
             return;
         }
     };
-    if shared.lane.is_some() && shared.checkpointer.next_look().is_some() && !shared.has_moved(&engine) {
+    if shared.lane.is_some() && shared.checkpointer.next_look().is_some() && !shared.has_moved(&mut engine, Instant::now()) {
         let turn = shared.lane.as_ref().and_then(|lane| lane.try_enter(LABEL));
         shared.checkpointer.run(engine.handle(), Mode::Passive);
         drop(turn);
