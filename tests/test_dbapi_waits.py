@@ -235,3 +235,54 @@ def test_interrupt_ends_a_checkpoint_that_waits(path, pinned):
     ended.set()
     thread.join()
     connection.close()
+
+
+SHARED = """
+import sys, threading
+import writelane.dbapi
+connection = writelane.dbapi.connect(sys.argv[1], timeout=60, check_same_thread=False, isolation_level=None)
+connection.execute("PRAGMA journal_mode=WAL")
+connection.execute("CREATE TABLE t(x)")
+connection.execute("INSERT INTO t VALUES (1)")
+# The function comes back to the interpreter with the connection in hand.
+connection.create_function("twice", 1, lambda value: sum(range(1000)) and value * 2)
+many = "WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c WHERE i < 50) SELECT sum(twice(i)) FROM c"
+
+def read():
+    for _ in range(300):
+        assert connection.execute(many).fetchone() == (2550,)
+
+def write():
+    for _ in range(300):
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("UPDATE t SET x = twice(x) % 1000")
+        connection.execute("COMMIT")
+
+def register():
+    for _ in range(300):
+        try:
+            connection.create_function("other", 1, lambda value: value)
+        except writelane.dbapi.OperationalError:
+            pass  # a statement that may use the function is running
+        connection.in_transaction, connection.total_changes
+
+threads = [threading.Thread(target=work) for work in (read, read, write, register, register)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+connection.close()
+print("done")
+"""
+
+
+def test_threads_that_share_a_connection_with_functions_of_python_do_not_wait_for_each_other_for_ever(tmp_path):
+    result = subprocess.run(
+        [sys.executable, "-c", SHARED, str(tmp_path / "shared.db")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.stdout == "done\n", result.stderr
+    assert result.stderr == ""

@@ -7,8 +7,8 @@ use crate::telemetry::Telemetry;
 use crate::telemetry::snapshots::Place;
 use std::cell::{Cell, RefCell};
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The part of a connection that measures it.
@@ -16,10 +16,23 @@ pub(super) struct Meter {
     telemetry: Arc<Telemetry>,
     /// Where the connection's snapshot is open.
     snapshot: Arc<Place>,
-    /// A transaction took the lock, or a snapshot was left open, in the last call, and nobody has said where in the code
-    /// that was.
-    wants_location: AtomicBool,
+    /// Not 0: a transaction took the lock, or a snapshot was left open, in the last call, and nobody has said where in the
+    /// code that was. It is the number of the transaction, or [`NO_TRANSACTION`].
+    wants_location: AtomicU64,
+    /// The transaction that began last, and where. Never locked across anything: whoever says where must not wait for
+    /// another thread that uses the connection.
+    begun: Mutex<Begun>,
 }
+
+/// Where a transaction was begun.
+#[derive(Default)]
+struct Begun {
+    number: u64,
+    location: Option<Arc<str>>,
+}
+
+/// Stands for the number of a transaction where only a snapshot was opened.
+const NO_TRANSACTION: u64 = u64::MAX;
 
 /// What is measured over several calls.
 #[derive(Default)]
@@ -37,7 +50,6 @@ pub(super) struct Course {
 struct Writing {
     since: Instant,
     statement: Arc<str>,
-    location: Option<Arc<str>>,
 }
 
 /// The text of a statement.
@@ -69,7 +81,11 @@ impl Meter {
     pub(super) fn new(path: &Path) -> Self {
         let telemetry = Telemetry::of(path);
         let snapshot = telemetry.place();
-        Self { telemetry, snapshot, wants_location: AtomicBool::new(false) }
+        Self { telemetry, snapshot, wants_location: AtomicU64::new(0), begun: Mutex::default() }
+    }
+
+    fn begun(&self) -> MutexGuard<'_, Begun> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -79,24 +95,27 @@ impl Connection {
         self.meter.as_ref().map(|meter| &meter.telemetry)
     }
 
-    /// Say whether the last call began a transaction that has the write lock, or left a snapshot open, so that
-    /// [`Connection::begun_at`] is to be told where in the code that was. Says so once.
-    pub fn wants_location(&self) -> bool {
-        self.meter.as_ref().is_some_and(|meter| {
-            meter.wants_location.load(Ordering::Relaxed) && meter.wants_location.swap(false, Ordering::Relaxed)
-        })
+    /// Return what was begun by the last call, if it was a transaction that has the write lock, or a snapshot that was left
+    /// open: [`Connection::begun_at`] is to be told where in the code that was. Says so once. Never blocks.
+    pub fn wants_location(&self) -> Option<u64> {
+        let wanted = &self.meter.as_ref()?.wants_location;
+        if wanted.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        Some(wanted.swap(0, Ordering::Relaxed)).filter(|number| *number != 0)
     }
 
     /// Say where in the code the open transaction or snapshot was begun, to be told if it holds the lock, or is open, long.
-    pub fn begun_at(&self, location: Arc<str>) {
+    /// Never blocks.
+    pub fn begun_at(&self, number: u64, location: Arc<str>) {
         if self.is_inherited() {
             return;
         }
-        if let Some(meter) = &self.meter {
-            meter.snapshot.begun_at(Arc::clone(&location));
-        }
-        if let Some(writing) = self.state.lock().course.writing.borrow_mut().as_mut() {
-            writing.location.get_or_insert(location);
+        let Some(meter) = &self.meter else { return };
+        meter.snapshot.begun_at(Arc::clone(&location));
+        let mut begun = meter.begun();
+        if begun.number == number {
+            begun.location.get_or_insert(location);
         }
     }
 
@@ -134,8 +153,8 @@ impl Connection {
         let account = Account { waited, retries, group: 0, holder: held.main(), held };
         let mut recorder = meter.telemetry.recorder();
         recorder.statement(sql.as_str(), &account, result.as_ref().err().map(error_name));
-        if let Some((writing, held)) = hold {
-            recorder.held(&writing.statement, held, writing.location.as_ref());
+        if let Some((writing, held, location)) = hold {
+            recorder.held(&writing.statement, held, location.as_ref());
         }
         result
     }
@@ -149,23 +168,26 @@ impl Connection {
         handle: &Handle,
         sql: Text<'_>,
         (since, until): (Instant, Instant),
-    ) -> Option<(Writing, Duration)> {
+    ) -> Option<(Writing, Duration, Option<Arc<str>>)> {
         let mut writing = state.course.writing.borrow_mut();
-        let fresh = || Writing { since, statement: sql.keep(), location: None };
+        let fresh = || Writing { since, statement: sql.keep() };
         match (&*writing, handle.writes_main()) {
             (None, true) => {
                 *writing = Some(fresh());
-                meter.wants_location.store(true, Ordering::Relaxed);
+                let mut begun = meter.begun();
+                *begun = Begun { number: begun.number + 1, location: None };
+                meter.wants_location.store(begun.number, Ordering::Relaxed);
                 None
             }
             // Its own transaction, begun and ended in this call.
             (None, false) if self.waits.has_turn() => {
                 let held = until.saturating_duration_since(since);
-                meter.telemetry.is_long(held).then(|| (fresh(), held))
+                meter.telemetry.is_long(held).then(|| (fresh(), held, None))
             }
             (Some(_), false) => writing.take().map(|over| {
                 let held = until.saturating_duration_since(over.since);
-                (over, held)
+                let location = if meter.telemetry.is_long(held) { meter.begun().location.take() } else { None };
+                (over, held, location)
             }),
             _ => None,
         }
@@ -192,7 +214,8 @@ impl Connection {
                     writing.as_ref().map_or(("", Instant::now()), |writing| (&*writing.statement, writing.since));
                 meter.snapshot.begin(statement, since);
             }
-            meter.wants_location.store(true, Ordering::Relaxed);
+            let wanted = &meter.wants_location;
+            let _ = wanted.compare_exchange(0, NO_TRANSACTION, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
@@ -203,7 +226,7 @@ impl Connection {
         meter.snapshot.end();
         if let Some(ended) = state.course.writing.take() {
             let held = ended.since.elapsed();
-            meter.telemetry.recorder().held(&ended.statement, held, ended.location.as_ref());
+            meter.telemetry.recorder().held(&ended.statement, held, meter.begun().location.as_ref());
         }
     }
 }

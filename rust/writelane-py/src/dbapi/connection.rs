@@ -157,10 +157,10 @@ impl Connection {
         call: impl FnOnce(&Core) -> Result<T, Error> + Send,
     ) -> PyResult<T> {
         let result = detach(py, || call(core));
-        if core.wants_location()
+        if let Some(begun) = core.wants_location()
             && let Some(location) = crate::telemetry::location::of_caller(py)
         {
-            core.begun_at(location);
+            core.begun_at(begun, location);
         }
         result.map_err(|error| errors::from_core(py, &error))
     }
