@@ -346,6 +346,8 @@ class Database(_native.Database):
             if notice.kind == "wait":
                 callback(notice)
 
+        if not callable(callback):
+            raise TypeError(f"a callback must be callable, not {callback!r}")
         listening = notices.listen(self.file_telemetry(), over, tell)
         self._listening.append(listening)
         return listening

@@ -46,7 +46,8 @@ class Source:
         else:
             self.counts = _native.FileTelemetry(target)
             self.snapshot = self.counts.snapshot
-        self.database = os.fspath(self.counts.path)
+        # What is no UTF-8 in a path would fail the whole scrape.
+        self.database = os.fsencode(self.counts.path).decode("utf-8", "replace")
         self.statement = _Admitted(limit)
         self._holder = _Admitted(limit)
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from writelane import _native
+from writelane.plain_text import one_line, printable
 
 __all__ = ["Listening", "Notice", "every", "line", "listen", "logger", "stop", "warn"]
 
@@ -79,8 +80,7 @@ def line(notice: Notice) -> str:
     """Return one line that says it all."""
     if notice.pinned is not None:
         return _pinned(notice, notice.pinned)
-    sql = " ".join(notice.sql.split())
-    sql = sql if len(sql) <= SHOWN else sql[: SHOWN - 3] + "..."
+    sql = one_line(notice.sql, SHOWN)
     if notice.kind == "hold":
         text = f"{notice.path}: held the lock for {notice.seconds:.3f} s: {sql}"
         return text + (f" (begun at {notice.location})" if notice.location else "")
@@ -119,13 +119,13 @@ def _holder(holder: dict[str, Any] | None) -> str:
     text = f"held by process {holder['pid']}{', which is stopped' if holder['stopped'] else ''}"
     text += f" ({holder['command']})" if holder["command"] else ""
     text += f" for {holder['seconds']:.3f} s" if holder["seconds"] is not None else ""
-    return text + (f" with {' '.join(holder['statement'].split())[:SHOWN]!r}" if holder["statement"] else "")
+    return text + (f" with {one_line(holder['statement'], SHOWN)!r}" if holder["statement"] else "")
 
 
 def warn(notice: Notice) -> None:
     """Log it as a warning; that a log can shrink, or be copied, again, as information."""
     over = notice.kind in ("unpinned", "checkpoint_recovered")
-    logger.log(logging.INFO if over else logging.WARNING, "%s", line(notice))
+    logger.log(logging.INFO if over else logging.WARNING, "%s", printable(line(notice)))
 
 
 class Listening:
@@ -250,7 +250,7 @@ class _Desk:
                 if one.telemetry.number == number and one.hears(notice, told):
                     try:
                         one.tell(notice)
-                    except Exception:
+                    except BaseException:  # Whoever raises SystemExit here means their callback, and not all telemetry.
                         logger.exception("a callback of telemetry failed")
 
     def _do_chores(self) -> None:
@@ -261,7 +261,7 @@ class _Desk:
             chore.due = now + chore.seconds
             try:
                 chore.work()
-            except Exception:
+            except BaseException:  # As above.
                 logger.exception("telemetry could not be written")
 
     def stop(self) -> None:

@@ -216,6 +216,9 @@ def _records(path: str, report: Report) -> Iterator[dict[str, Any]]:
 
 def _parsed(lines: Iterable[bytes], report: Report) -> Iterator[dict[str, Any]]:
     for line in lines:
+        if line == b"\n":
+            # Whoever could write a line only in part begins the next one anew.
+            continue
         try:
             record = json.loads(line)
         except ValueError:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from writelane.plain_text import one_line, printable
 from writelane.report import Blocker, Pinned, Report, Statement
 
 __all__ = ["page"]
@@ -23,6 +24,9 @@ REST = "#9498a0"
 
 #: Statements and holders that are shown.
 SHOWN = 50
+
+#: The characters of what a single wait says of itself.
+TITLE = 2_000
 
 STYLE = """
 :root { color-scheme: light dark; font: 14px/1.45 system-ui, sans-serif; }
@@ -42,7 +46,7 @@ def page(report: Report) -> str:
     statements = report.by_loss()
     colours = {one.sql: colour for one, colour in zip(statements, COLOURS, strict=False)}
     parts = [
-        f"<h1>Waits: <code>{escape(report.source)}</code></h1>",
+        f"<h1>Waits: <code>{escape(printable(report.source))}</code></h1>",
         f"<p>{escape(_span(report))}</p>",
         "<h2>Waits over time</h2>",
         _waits(report, colours),
@@ -70,7 +74,7 @@ def _span(report: Report) -> str:
         return "Nothing was recorded."
     began, ended = (time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) for at in (report.began, report.ended))
     seen = "watched from outside" if report.how == "outside" else f"{len(report.processes)} processes"
-    return f"{began} to {ended}, {seen}, databases: {', '.join(sorted(report.databases))}"
+    return printable(f"{began} to {ended}, {seen}, databases: {', '.join(sorted(report.databases))}")
 
 
 class _Scale:
@@ -121,7 +125,7 @@ def _waits(report: Report, colours: dict[str, str]) -> str:
         holder = event.get("holder") or {}
         by = f", held by {holder.get('pid')} {holder.get('command') or ''}" if holder else ""
         words = f"{event['kind']} {event['seconds']:.3f} s ({event.get('phase')}), process {event['pid']}{by}: "
-        words += event["sql"]
+        words = one_line(words + event["sql"], TITLE)
         shape = (
             f'<rect x="{start:.1f}" y="{y - 2:.1f}" width="{max(x - start, 1):.1f}" height="4" fill="{colour}" '
             'fill-opacity=".35">'
@@ -143,8 +147,7 @@ def _key(colours: dict[str, str]) -> str:
 
 
 def _short(sql: str, most: int = 160) -> str:
-    line = " ".join(sql.split())
-    return line if len(line) <= most else line[: most - 3] + "..."
+    return one_line(sql, most)
 
 
 def _bar(share: float, colour: str) -> str:
@@ -205,7 +208,7 @@ def _pinned(times: list[Pinned]) -> str:
         rows.append(
             f"<tr><td>{one.seconds:.3f}</td><td>{since}</td><td>{'no' if one.watchers else 'yes'}</td>"
             f'<td>{one.pages}</td><td class="text">{who or "somebody unknown"}</td>'
-            f'<td class="text"><code>{escape(one.database)}</code></td></tr>'
+            f'<td class="text"><code>{escape(printable(one.database))}</code></td></tr>'
         )
     return (
         "<table><tr><th>s</th><th>since</th><th>seen to end</th><th>pages</th>"
@@ -221,4 +224,4 @@ def _log(database: str, points: list[tuple[float, int]]) -> str:
     line = " ".join(f"{times(at):.1f},{heights(size):.1f}" for at, size in points)
     marks = [f'<polyline points="{line}" fill="none" stroke="{COLOURS[0]}" stroke-width="1.5"/>']
     ticks = [(heights(most * share / 4), f"{most * share / 4 / 1e6:.1f} MB") for share in range(5)]
-    return f"<p><code>{escape(database)}</code></p>" + _plot(marks, times, ticks)
+    return f"<p><code>{escape(printable(database))}</code></p>" + _plot(marks, times, ticks)

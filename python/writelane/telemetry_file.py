@@ -22,6 +22,7 @@ never take much more than twice that.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -32,6 +33,7 @@ from typing import Any
 
 from writelane import _native, notices
 from writelane.notices import Notice
+from writelane.plain_text import printable
 
 __all__ = [
     "BYTES_MAX",
@@ -73,30 +75,58 @@ class TelemetryFile:
         self._bytes_max = bytes_max
         self._descriptor: int | None = None
         self._lock = threading.Lock()
+        #: The end of the file may be a part of a line of ours.
+        self._torn = False
+        self._failing = False
 
-    def write(self, records: Iterable[dict[str, Any]]) -> None:
-        """Write each record as a line. Blocks on the disk, and while another process puts the file aside."""
-        pid = os.getpid()
+    def write(self, records: Iterable[dict[str, Any]]) -> int:
+        """Write each record as a line, up to the first that cannot be, and return how many were. Blocks on the disk.
+
+        Bookkeeping fails nobody's work: that the file cannot be written is logged once, as is that it can again.
+        """
+        written = 0
         with self._lock:
-            for record in records:
-                text = json.dumps({"pid": pid, **record}, separators=(",", ":"), default=str)
-                # One write a line, or lines of several processes could mix. ASCII, so that each character is a byte.
-                written = os.write(self._open(len(text) + 1), (text + "\n").encode("ascii"))
-                if written != len(text) + 1:
-                    raise OSError(f"{self.path}: only {written} bytes of a line could be written")
+            try:
+                for record in records:
+                    self._write_line({"pid": os.getpid(), **record})
+                    written += 1
+            except OSError as error:
+                if not self._failing:
+                    notices.logger.error("telemetry could not be written: %s", error)
+                self._failing = True
+            else:
+                if self._failing and written:
+                    notices.logger.info("telemetry can be written again: %s", printable(self.path))
+                    self._failing = False
+        return written
+
+    def _write_line(self, record: dict[str, Any]) -> None:
+        text = json.dumps(record, separators=(",", ":"), default=str) + "\n"
+        if self._torn:
+            text = "\n" + text
+        # One write a line, or lines of several processes could mix. ASCII, so that each character is a byte.
+        written = os.write(self._open(len(text)), text.encode("ascii"))
+        self._torn = written != len(text)
+        if self._torn:
+            raise OSError(errno.ENOSPC, f"only {written} bytes of a line could be written", self.path)
 
     def _open(self, length: int) -> int:
         """Return the descriptor of the file that has the name, put aside first if the next line would not fit."""
         while True:
             if self._descriptor is None:
-                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+                # A pipe that nobody reads is an error and no wait.
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
                 self._descriptor = os.open(self.path, flags, 0o644)
             mine = os.fstat(self._descriptor)
             if not self._has_name(mine):
                 self._close()
             elif mine.st_size > 0 and mine.st_size + length > self._bytes_max:
-                # Whoever gets the lock looks again: another process may have put the file aside meanwhile.
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+                # Whoever gets the lock looks again: another process may have put the file aside meanwhile. Nobody waits
+                # for it, since who has it may be stopped: then the line goes where the others' lines go.
+                try:
+                    fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return self._descriptor
                 if self._has_name(mine):
                     os.replace(self.path, self.path + ".1")
                 self._close()
@@ -145,15 +175,12 @@ class _Account:
                 readers = snapshot["readers"]
                 state = {"snapshots": readers["snapshots"], "oldest": readers["oldest"]}
                 records.append({**self._head("state", now), "log_bytes": _log_bytes(self._path), **state})
-            self._written, self._since = counted, now
-            self._file.write(records)
-
-    def write_or_log(self) -> None:
-        """Write what was counted since the last time; bookkeeping fails nobody's work, so what cannot be is logged."""
-        try:
-            self.write()
-        except OSError as error:
-            notices.logger.error("telemetry could not be written: %s", error)
+            written = self._file.write(records)
+            if written == len(records):
+                self._written, self._since = counted, now
+            else:
+                # The rest is written the next time, for the time since the last.
+                self._written.update((record["sql"], counted[record["sql"]]) for record in records[:written])
 
     def _head(self, kind: str, now: float) -> dict[str, Any]:
         return {"kind": kind, "at": now, "path": self._path}
@@ -215,7 +242,7 @@ def attach(path: str | os.PathLike[str], telemetry: _native.FileTelemetry) -> Ca
                 notices.every(EVERY, flush)
             account = _accounts[key] = _Account(_files[name], telemetry)
             notices.listen(telemetry, OVER, account.tell, snapshots=True)
-        return account.write_or_log
+        return account.write
 
 
 def observe(connection: object) -> None:
@@ -240,11 +267,11 @@ def observe(connection: object) -> None:
 
 
 def flush() -> None:
-    """Write what was counted of every database since the last time. What cannot be written is logged."""
+    """Write what was counted of every database since the last time."""
     with _guard:
         accounts = list(_accounts.values())
     for account in accounts:
-        account.write_or_log()
+        account.write()
 
 
 def _renew() -> None:

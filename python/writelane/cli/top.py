@@ -9,6 +9,7 @@ from typing import Any
 
 from writelane.cli.outcome import Outcome
 from writelane.outside import look
+from writelane.plain_text import one_line, printable
 
 __all__ = ["configure", "run", "text"]
 
@@ -43,8 +44,7 @@ def run(arguments: argparse.Namespace) -> Outcome | int:
 
 
 def _short(words: str | None) -> str:
-    line = " ".join((words or "").split())
-    return line if len(line) <= WIDTH else line[: WIDTH - 3] + "..."
+    return one_line(words, WIDTH)
 
 
 def _seconds(seconds: float | None) -> str:
@@ -60,7 +60,7 @@ def _bytes(count: int | None) -> str:
 def text(seen: dict[str, Any]) -> str:
     """Describe what was seen to people."""
     lines = [
-        f"{seen['database']}   {time.strftime('%H:%M:%S', time.localtime(seen['at']))}",
+        f"{printable(seen['database'])}   {time.strftime('%H:%M:%S', time.localtime(seen['at']))}",
         f"database {_bytes(seen['database_bytes'])}, log {_bytes(seen['log_bytes'])}, checkpoint {_checkpoint(seen)}",
         _open_by(seen),
         "",

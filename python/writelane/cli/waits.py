@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from writelane.cli.outcome import Outcome
+from writelane.plain_text import one_line, printable
 from writelane.report import Blocker, Pinned, Report, Statement, from_file, watched
 from writelane.telemetry_file import VARIABLE
 
@@ -65,7 +66,7 @@ def is_database(path: str) -> bool:
 
 def text(report: Report) -> str:
     """Describe the report to people."""
-    lines = [_head(report)]
+    lines = [printable(_head(report))]
     statements = [one for one in report.by_loss() if one.lost > 0 or report.how == "file"]
     lines += _by_statement(statements) if statements else ["nobody waited"]
     blockers = report.by_blame()
@@ -111,8 +112,7 @@ def _bar(share: float) -> str:
 
 
 def _short(words: str | None) -> str:
-    line = " ".join((words or "").split())
-    return line if len(line) <= WIDTH else line[: WIDTH - 3] + "..."
+    return one_line(words, WIDTH)
 
 
 def _row(one: Statement) -> str:
@@ -137,4 +137,4 @@ def _pinned(one: Pinned) -> str:
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.since))
     line = f"{one.seconds:9.3f} s since {since}{', and was not seen to end' if one.watchers else ''}: {one.pages} pages"
     who = ", ".join(f"process {pid} {_short(command)}".rstrip() for pid, command in sorted(one.readers.items()))
-    return f"{line} of {one.database}, read by {who or 'somebody unknown'}"
+    return f"{line} of {printable(one.database)}, read by {who or 'somebody unknown'}"

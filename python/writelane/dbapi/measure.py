@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from writelane import _native
+from writelane.plain_text import one_line
 
 #: Statements shown in a report; the rest is one line.
 SHOWN = 20
@@ -35,18 +36,16 @@ def report() -> str:
     lines = [f"writelane: {count} statement{'s' * (count > 1)} waited for a lock, {total:.3f} s in all"]
     for entry in waits[:SHOWN]:
         wait = entry["lock_wait"]
-        sql = " ".join(entry["sql"].split())
-        if len(sql) > 80:
-            sql = sql[:79] + "…"
+        sql = one_line(entry["sql"], 80)
         line = f"  {entry['lock_waits']} x, {wait['sum']:.3f} s, longest {wait['max']:.3f} s: {sql}"
         if entry["errors"]:
             line += "; failed: " + ", ".join(f"{name} {number}" for name, number in entry["errors"].items())
         for holder in entry["held_by"][:3]:
             pid, who = holder["pid"], holder["command"] or "somebody unknown"
             who = who if pid is None else f"process {pid} ({who})"
-            line += f"\n      behind {who}, {holder['seconds']:.3f} s"
+            line += f"\n      behind {one_line(who, 80)}, {holder['seconds']:.3f} s"
             if holder["statement"]:
-                line += f", with {holder['statement']}"
+                line += f", with {one_line(holder['statement'], 80)}"
         lines.append(line)
     if len(waits) > SHOWN:
         lines.append(f"  and {len(waits) - SHOWN} other statements")
