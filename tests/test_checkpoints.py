@@ -430,3 +430,54 @@ def test_the_defaults_stand_in_one_place_and_the_documents_say_the_same() -> Non
     scope: dict[str, Any] = {"writelane": writelane}
     exec(block.removeprefix("python").split("db = ")[0], scope)
     assert scope["checkpoints"] == writelane.Checkpoints()
+
+
+def open_logs(path: Path) -> list[str]:
+    """Return the descriptors that this process has of the log."""
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            name = os.readlink(f"/proc/self/fd/{number}")
+        except FileNotFoundError:
+            continue  # That of the listing itself.
+        if name.removesuffix(" (deleted)") == f"{path}-wal":
+            found.append(name)
+    return found
+
+
+@pytest.mark.parametrize("face", ["database", "connection"])
+def test_the_log_is_written_ahead_of_its_copying(path: Path, face: str) -> None:
+    connection = dbapi.connect(path, isolation_level=None)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("CREATE TABLE t(x)")
+    with writelane.open(path) as db:
+        write = db.execute if face == "database" else connection.execute
+        for _ in range(500):
+            write("INSERT INTO t VALUES (randomblob(4000))")
+        # In pieces of a hundred pages and more.
+        assert 3 <= db.telemetry().checkpoints["ahead"] <= 12
+    connection.close()
+
+
+def test_a_log_that_others_replaced_is_written_ahead_too(path: Path) -> None:
+    connection = dbapi.connect(path, isolation_level=None)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("CREATE TABLE t(x)")
+
+    def write() -> None:
+        for _ in range(200):
+            connection.execute("INSERT INTO t VALUES (randomblob(4000))")
+
+    def ahead() -> int:
+        return int(dbapi.telemetry(connection).checkpoints["ahead"])
+
+    write()
+    before = ahead()
+    assert before > 0
+    connection.execute("PRAGMA journal_mode=DELETE")
+    connection.execute("PRAGMA journal_mode=WAL")
+    write()
+    connection.execute("INSERT INTO t VALUES (1)")
+    assert ahead() > before
+    connection.close()
+    assert open_logs(path) == []

@@ -5,6 +5,7 @@
 //! its beginning because no writer of ours is at it. An idle log is looked after by the writer thread, or where there
 //! is none by a thread of this module.
 
+mod ahead;
 mod keeper;
 mod marks;
 mod readers;
@@ -17,6 +18,7 @@ use crate::registry::ByFile;
 use crate::sqlite::{Handle, SqliteError, code_name, ffi};
 use crate::telemetry::Telemetry;
 use crate::telemetry::events::Matter;
+use ahead::WriteAhead;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -71,6 +73,8 @@ pub struct CheckpointStats {
     pub last_error: Option<String>,
     /// Times the log file was cut.
     pub cuts: u64,
+    /// Times the log was written ahead of a checkpoint.
+    pub ahead: u64,
     /// Pages in the log at the last one.
     pub log: i32,
     /// Of those, the pages copied to the database.
@@ -99,6 +103,7 @@ impl CheckpointStats {
             errors: self.errors + gone.errors,
             last_error: self.last_error.clone().or_else(|| gone.last_error.clone()),
             cuts: self.cuts + gone.cuts,
+            ahead: self.ahead + gone.ahead,
             total: self.total.saturating_add(gone.total),
             longest: self.longest.max(gone.longest),
             episodes: self.episodes + gone.episodes,
@@ -162,6 +167,7 @@ pub struct Checkpointer {
     /// Pages in the log after the last commit of ours; all our handles store it here.
     pages: Arc<AtomicI32>,
     copied: AtomicI32,
+    ahead: WriteAhead,
     /// The log file is past the hard limit, and no reader pins it: it must be tended though all may be copied.
     too_long: AtomicBool,
     /// Milliseconds from `epoch` to the last commit of ours.
@@ -186,6 +192,7 @@ impl Checkpointer {
             pages_due: AtomicU32::new(thresholds.pages),
             pages: Arc::new(AtomicI32::new(0)),
             copied: AtomicI32::new(0),
+            ahead: WriteAhead::default(),
             too_long: AtomicBool::new(false),
             last_commit_ms: AtomicU64::new(0),
             has_writer: AtomicBool::new(false),
@@ -248,7 +255,11 @@ impl Checkpointer {
         if !self.has_writer.load(Ordering::Relaxed) && !self.kept.swap(true, Ordering::Relaxed) {
             keeper::keep(self);
         }
-        self.is_full()
+        let full = self.is_full();
+        if !full {
+            self.ahead.note(&self.path, self.pages.load(Ordering::Relaxed));
+        }
+        full
     }
 
     /// Say whether the log is so long that it must be tended before it grows further.
@@ -380,7 +391,7 @@ impl Checkpointer {
 
     /// Return what was counted.
     pub fn stats(&self) -> CheckpointStats {
-        self.lock().stats.clone()
+        CheckpointStats { ahead: self.ahead.count(), ..self.lock().stats.clone() }
     }
 
     /// See whether a reader keeps the log from shrinking: the same pages left by checkpoints some time apart, none of

@@ -140,6 +140,31 @@ pub fn choose(thresholds: &Thresholds, log: &Log) -> Option<Action> {
     None
 }
 
+/// New pages of the log from which on it is worth a system call to have them written.
+const AHEAD_PAGES: i32 = 128;
+
+/// What to do about pages of the log that nobody has asked the disk to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ahead {
+    /// There are few.
+    Wait,
+    /// Begin to write them.
+    Write,
+    /// The log has begun again from its beginning.
+    BeganAnew,
+}
+
+/// Decide whether to begin to write the log, which had so many pages when that was begun last, and has so many now.
+pub fn write_ahead(begun: i32, pages: i32) -> Ahead {
+    if pages < begun {
+        if pages < AHEAD_PAGES { Ahead::BeganAnew } else { Ahead::Write }
+    } else if pages - begun < AHEAD_PAGES {
+        Ahead::Wait
+    } else {
+        Ahead::Write
+    }
+}
+
 /// Return how long an idle owner of the log may sleep before it looks again; `None`: until the next commit.
 pub fn next_look(thresholds: &Thresholds, log: &Log) -> Option<Duration> {
     let uncopied = log.pages > log.copied;
@@ -234,6 +259,21 @@ mod tests {
         let longest = Duration::from_secs(4);
         assert_eq!(choose(&thresholds, &failed(u32::MAX, longest)), Some(Action::Copy));
         assert!(next_look(&thresholds, &failed(u32::MAX, longest)).is_some_and(|pause| pause <= longest));
+    }
+
+    #[test]
+    fn the_log_is_written_ahead_in_pieces_and_anew_when_it_begins_anew() {
+        let (mut begun, mut writes) = (0, 0);
+        for pages in (1..900).chain(1..300) {
+            match write_ahead(begun, pages) {
+                Ahead::Wait => {}
+                Ahead::Write => (begun, writes) = (pages, writes + 1),
+                Ahead::BeganAnew => begun = 0,
+            }
+            assert!(pages - begun < AHEAD_PAGES);
+        }
+        assert_eq!(writes, 899 / AHEAD_PAGES + 299 / AHEAD_PAGES);
+        assert_eq!(write_ahead(800, 2 * AHEAD_PAGES), Ahead::Write, "one commit of many pages after a new beginning");
     }
 
     #[test]

@@ -134,6 +134,7 @@ fn checkpoint_counts(py: Python<'_>, counts: &Bound<'_, PyDict>, stats: &Checkpo
     counts.set_item("errors", stats.errors)?;
     counts.set_item("last_error", stats.last_error.as_deref())?;
     counts.set_item("cuts", stats.cuts)?;
+    counts.set_item("ahead", stats.ahead)?;
     counts.set_item("log", stats.log)?;
     counts.set_item("checkpointed", stats.copied)?;
     counts.set_item("seconds", stats.took.as_secs_f64())?;
