@@ -191,7 +191,8 @@ impl Lease {
             return Err(failure);
         }
         let started = Instant::now();
-        let result = self.shared.commit(self.engine.as_deref_mut(), &mut self.turn, patience, started, &mut self.account);
+        let result =
+            self.shared.commit(self.engine.as_deref_mut(), &mut self.turn, patience, started, &mut self.account);
         self.account.waited.run = started.duration_since(self.began);
         self.account.waited.commit = started.elapsed();
         self.account.group = 1;

@@ -160,7 +160,10 @@ fn close(shared: &Arc<Shared>) {
             return;
         }
     };
-    if shared.lane.is_some() && shared.checkpointer.next_look().is_some() && !shared.has_moved(&mut engine, Instant::now()) {
+    if shared.lane.is_some()
+        && shared.checkpointer.next_look().is_some()
+        && !shared.has_moved(&mut engine, Instant::now())
+    {
         let turn = shared.lane.as_ref().and_then(|lane| lane.try_enter(LABEL));
         shared.checkpointer.run(engine.handle(), Mode::Passive);
         drop(turn);
