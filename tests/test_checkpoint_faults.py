@@ -199,3 +199,45 @@ def test_the_checkpoints_of_a_process_that_is_killed_are_taken_over(path: Path) 
     connection = sqlite3.connect(path)
     assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     connection.close()
+
+
+HOLDER = """
+import fcntl, struct, sys
+# The lock that SQLite has on the byte of the shared memory which a checkpoint holds.
+with open(sys.argv[1] + "-shm", "r+b") as shared:
+    what = struct.pack("hhqqi", fcntl.F_WRLCK, 0, 121, 1, 0)
+    fcntl.fcntl(shared, fcntl.F_SETLKW, what)
+    print("holding", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_checkpoint_that_others_hold_for_long_is_told_of_with_who_they_are(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "writelane")
+    with writelane.open(path, checkpoints=writelane.Checkpoints(idle=0.05, pinned_after=0.2)) as db:
+        db.execute("CREATE TABLE t(x)")
+        db.execute(INSERT)
+        assert until(lambda: db.telemetry().checkpoints["count"] > 0)
+        holder = subprocess.Popen(
+            [sys.executable, "-c", HOLDER, str(path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "holding\n"
+            holder.send_signal(signal.SIGSTOP)
+            db.execute(INSERT)
+            assert until(lambda: messages(caplog, "could not be copied into the database"))
+            (told,) = messages(caplog, "could not be copied into the database")
+            assert "SQLITE_BUSY" in told
+            assert f"held by process {holder.pid}, which is stopped" in told
+            assert db.telemetry().checkpoints["errors"] == 0
+        finally:
+            holder.kill()
+            holder.communicate()
+        assert until(lambda: messages(caplog, "can be copied again"))
+        assert len(messages(caplog, "could not be copied into the database")) == 1

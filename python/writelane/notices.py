@@ -39,7 +39,8 @@ class Notice:
 
     #: ``"wait"`` or ``"hold"``; ``"snapshot"``: this process has had one open for long, and still has; ``"pinned"``: a
     #: reader keeps the log from shrinking; ``"unpinned"``: no longer; ``"checkpoint_failed"``: the log could not be
-    #: copied, and will be tried again; ``"checkpoint_recovered"``: it could be, after ``seconds``.
+    #: copied, and is tried again (``error`` says why; if ``SQLITE_BUSY``, ``holder`` has been at it for long);
+    #: ``"checkpoint_recovered"``: it could be, after ``seconds``.
     kind: str
     #: When it ended, or when the snapshot or the pinned log was found, in seconds since the epoch.
     at: float
@@ -85,8 +86,9 @@ def line(notice: Notice) -> str:
         text = f"{notice.path}: held the lock for {notice.seconds:.3f} s: {sql}"
         return text + (f" (begun at {notice.location})" if notice.location else "")
     if notice.kind == "checkpoint_failed":
-        text = f"{notice.path}: the log could not be copied into the database ({notice.error}): nothing is lost, it is "
-        return text + "tried again, and grows meanwhile"
+        why = f"{notice.error}; {_holder(notice.holder)}" if notice.error == "SQLITE_BUSY" else notice.error
+        text = f"{notice.path}: the log could not be copied into the database ({why}): nothing is lost, it is tried "
+        return text + "again, and grows meanwhile"
     if notice.kind == "checkpoint_recovered":
         return f"{notice.path}: the log can be copied again; it could not for {notice.seconds:.3f} s"
     if notice.kind == "snapshot":

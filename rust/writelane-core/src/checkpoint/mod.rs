@@ -10,8 +10,8 @@ mod keeper;
 mod marks;
 mod readers;
 
-use crate::holder::beside;
-use crate::lane::Lane;
+use crate::holder::{self, beside};
+use crate::lane::{self, Lane};
 use crate::policy::checkpoint::{Action, Log, Mode, Thresholds, choose, next_look};
 use crate::process;
 use crate::registry::ByFile;
@@ -131,8 +131,10 @@ struct State {
     hindered: bool,
     /// Checkpoints in a row that failed, or could not even be begun.
     failures: u32,
-    /// When the first of them did.
+    /// When the first of them did, or the first that was told of as met by another's.
     failing: Option<Instant>,
+    /// Since when each checkpoint has met another's.
+    met: Option<Instant>,
     /// Since when each checkpoint has left the same pages, and which.
     stuck: Option<(Instant, i32)>,
 }
@@ -150,8 +152,19 @@ impl State {
         (!known).then(|| (Matter::CheckpointFailed, Duration::ZERO, Some(code_name(error.code))))
     }
 
+    /// Another checkpoint runs. One that does so for as long as a reader may pin the log is told of, like a failure.
+    fn meet(&mut self) -> Option<Health> {
+        let since = *self.met.get_or_insert_with(Instant::now);
+        if since.elapsed() < self.thresholds.pinned_after || self.failing.is_some() {
+            return None;
+        }
+        self.failing = Some(since);
+        Some((Matter::CheckpointFailed, since.elapsed(), Some(code_name(ffi::SQLITE_BUSY))))
+    }
+
     fn recover(&mut self) -> Option<Health> {
         self.failures = 0;
+        self.met = None;
         let since = self.failing.take()?;
         Some((Matter::CheckpointRecovered, since.elapsed(), None))
     }
@@ -340,7 +353,8 @@ impl Checkpointer {
         let mut state = self.lock();
         let health = match &error {
             Some(error) => state.fail(error),
-            // One that met another's says nothing about the disk.
+            // A reader makes the others busy too.
+            None if busy && mode == Mode::Passive => state.meet(),
             None if busy => None,
             None => state.recover(),
         };
@@ -385,7 +399,11 @@ impl Checkpointer {
 
     fn tell(&self, health: Option<Health>) {
         if let Some((matter, time, error)) = health {
-            Telemetry::of(&self.path).log_checkpoint(matter, time, error);
+            let holder = (error == Some(code_name(ffi::SQLITE_BUSY))).then(|| {
+                let members = lane::outside::look(&self.path).members;
+                holder::of_checkpoint(&self.path, members)
+            });
+            Telemetry::of(&self.path).log_checkpoint(matter, time, error, holder);
         }
     }
 

@@ -34,19 +34,7 @@ pub fn of_log(path: &Path) -> Vec<Reader> {
     }
     if unnamed && let Ok(found) = fs::metadata(&shared_memory) {
         let ours = lane::outside::look(path).members.into_iter().chain([std::process::id()]);
-        pids.extend(ours.filter(|pid| holds_read_mark(*pid, found.ino())));
+        pids.extend(ours.filter(|pid| locks::held_by(*pid, found.ino(), locks::WAL_READERS)));
     }
     pids.into_iter().map(|pid| Reader { pid, command: command(pid).unwrap_or_default() }).collect()
-}
-
-/// Say whether a descriptor of process `pid` holds a read mark of the `-shm` file with this inode.
-fn holds_read_mark(pid: u32, inode: u64) -> bool {
-    let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fdinfo")) else { return false };
-    descriptors.flatten().any(|entry| {
-        fs::read_to_string(entry.path()).is_ok_and(|text| {
-            text.lines()
-                .filter_map(|line| locks::FileLock::parse(line.strip_prefix("lock:")?.trim_start()))
-                .any(|lock| lock.inode == inode && locks::WAL_READERS.into_iter().any(|byte| lock.holds(byte)))
-        })
-    })
 }

@@ -171,6 +171,18 @@ fn deepest_mount(table: &str, path: &str) -> Option<(u32, u32)> {
     best.map(|(_, device)| device)
 }
 
+/// Say whether a descriptor of process `pid` holds a lock on one of these bytes of the file with this inode.
+pub fn held_by(pid: u32, inode: u64, bytes: RangeInclusive<u64>) -> bool {
+    let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fdinfo")) else { return false };
+    descriptors.flatten().any(|entry| {
+        fs::read_to_string(entry.path()).is_ok_and(|text| {
+            text.lines()
+                .filter_map(|line| FileLock::parse(line.strip_prefix("lock:")?.trim_start()))
+                .any(|lock| lock.inode == inode && bytes.clone().any(|byte| lock.holds(byte)))
+        })
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

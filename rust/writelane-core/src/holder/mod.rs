@@ -7,8 +7,10 @@ pub mod locks;
 pub mod process;
 
 use crate::lane::{Doing, Record};
-use locks::{FileLock, Owner, RESERVED, WAL_WRITE};
+use locks::{FileLock, Owner, RESERVED, WAL_CHECKPOINT, WAL_WRITE};
 use std::fmt;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -87,6 +89,22 @@ pub fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
+}
+
+/// Say who runs a checkpoint of the database at `path`. Reads `/proc/locks`, and where that does not say whose a lock is, the
+/// locks of each of `ours`, which are processes.
+pub fn of_checkpoint(path: &Path, ours: impl IntoIterator<Item = u32>) -> Holder {
+    let shared_memory = beside(path, "-shm");
+    let locks = locks::on_file(&shared_memory).unwrap_or_default();
+    match locks.iter().find(|lock| lock.holds(WAL_CHECKPOINT)).map(|lock| lock.owner) {
+        None => Holder::Nobody,
+        Some(Owner::Process(pid)) => of_pid(pid, None),
+        Some(Owner::Description) => {
+            let inode = fs::metadata(&shared_memory).map_or(0, |found| found.ino());
+            let found = ours.into_iter().find(|pid| locks::held_by(*pid, inode, WAL_CHECKPOINT..=WAL_CHECKPOINT));
+            found.map_or(Holder::Unknown, |pid| of_pid(pid, None))
+        }
+    }
 }
 
 /// How often the kernel's list is read before a lock that is not in it counts as free: a list longer than a page is

@@ -7,7 +7,7 @@ use super::statements::{Entries, StatementStats, error_name, shorten};
 use crate::checkpoint::{CheckpointStats, Checkpointer, Episode};
 use crate::error::Error;
 use crate::job::Account;
-use crate::lane::{Lane, LaneStats};
+use crate::lane::{Holder, Lane, LaneStats};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -201,11 +201,12 @@ impl Telemetry {
         }
     }
 
-    /// Tell whoever listens that checkpoints have begun to fail, or have ceased to after this time, whatever the time they
-    /// set for waits.
-    pub fn log_checkpoint(&self, matter: Matter, time: Duration, error: Option<&'static str>) {
+    /// Tell whoever listens that checkpoints have begun to fail, or to meet another's (whose is said), or have ceased to
+    /// after this time, whatever the time they set for waits.
+    pub fn log_checkpoint(&self, matter: Matter, time: Duration, error: Option<&'static str>, holder: Option<Holder>) {
         if self.is_on() && self.over.load(Ordering::Relaxed) != NEVER {
-            events::publish(std::iter::once(Event { error, ..self.event(matter, "", time) }));
+            let account = Account { holder, ..Account::default() };
+            events::publish(std::iter::once(Event { error, account, ..self.event(matter, "", time) }));
         }
     }
 
