@@ -285,6 +285,16 @@ impl Checkpointer {
         i64::from(self.pages.load(Ordering::Relaxed)) - i64::from(self.copied())
     }
 
+    /// See how long the log is by now, where somebody else may have begun it anew, or copied all of it.
+    pub fn refresh(&self, handle: &Handle) {
+        let Some((frames, copied)) = handle.log_frames() else { return };
+        let frames = i32::try_from(frames).unwrap_or(i32::MAX);
+        self.pages.store(frames, Ordering::Relaxed);
+        if i32::try_from(copied) == Ok(frames) {
+            self.copied.store(frames, Ordering::Relaxed);
+        }
+    }
+
     /// Do what the policy says, with the turn in the lane.
     pub fn act(&self, handle: &Handle, waiting_jobs: usize) {
         let (due, decided_anew) = {
@@ -515,3 +525,42 @@ impl Drop for Checkpointer {
 
 /// What the lane is told a checkpoint is.
 pub const LABEL: &str = "PRAGMA wal_checkpoint";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sqlite::OpenFlags;
+
+    #[test]
+    fn what_others_wrote_and_copied_is_seen() {
+        let folder = std::env::temp_dir().join(format!("writelane-refresh-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("app.db");
+        let ours = Handle::open(&path, OpenFlags::WRITER).unwrap();
+        assert_eq!(ours.log_frames(), None, "there is no log yet");
+        ours.execute_batch("PRAGMA journal_mode=WAL; CREATE TABLE t(x)").unwrap();
+        let checkpointer = Checkpointer::of(&path, Thresholds::default());
+        checkpointer.adopt(&ours).unwrap();
+        ours.execute_batch("INSERT INTO t VALUES (1)").unwrap();
+
+        let other = Handle::open(&path, OpenFlags::WRITER).unwrap();
+        other.execute_batch("PRAGMA wal_autocheckpoint=0").unwrap();
+        for _ in 0..20 {
+            other.execute_batch("INSERT INTO t VALUES (2)").unwrap();
+        }
+        let before = checkpointer.uncopied();
+        checkpointer.refresh(&ours);
+        assert_eq!(checkpointer.uncopied(), before + 20);
+
+        let (result, frames, copied) = other.checkpoint(ffi::SQLITE_CHECKPOINT_PASSIVE);
+        assert_eq!((result, frames), (Ok(()), copied));
+        checkpointer.refresh(&ours);
+        assert_eq!(checkpointer.uncopied(), 0, "the other has copied it");
+
+        other.execute_batch("INSERT INTO t VALUES (3)").unwrap();
+        checkpointer.refresh(&ours);
+        assert_eq!(checkpointer.uncopied(), 1, "and begun it anew");
+        drop((ours, other));
+        let _ = fs::remove_dir_all(&folder);
+    }
+}

@@ -8,7 +8,7 @@ use std::os::raw::{c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// What SQLite said: its extended result code and its message.
@@ -318,6 +318,42 @@ impl Handle {
         let code = unsafe { ffi::sqlite3_wal_checkpoint_v2(self.db, c"main".as_ptr(), mode, &mut log, &mut copied) };
         let result = if code == ffi::SQLITE_OK { Ok(()) } else { Err(self.error(code)) };
         (result, log, copied)
+    }
+
+    /// Return how many frames the log has, and how many of them are in the database by now, whoever wrote and copied
+    /// them. `None`: there is no log.
+    ///
+    /// Reads two numbers of the shared memory that this handle has open. Not for a handle with a locking mode of its own,
+    /// which has none. Sources: <https://www.sqlite.org/walformat.html> (the WAL-index header: `mxFrame`, `nBackfill`),
+    /// <https://www.sqlite.org/c3ref/io_methods.html> (`xShmMap`).
+    pub fn log_frames(&self) -> Option<(u32, u32)> {
+        const REGION: i32 = 32 << 10;
+        const FRAMES: usize = 16;
+        const BACKFILLED: usize = 96;
+        let mut file: *mut ffi::sqlite3_file = ptr::null_mut();
+        // SAFETY: the handle is open, "main" is NUL-terminated, this file control writes a pointer to a file, whose
+        // methods live as long as SQLite; one that is not open has none.
+        let map = unsafe {
+            let name = c"main".as_ptr();
+            let code = ffi::sqlite3_file_control(
+                self.db,
+                name,
+                ffi::SQLITE_FCNTL_FILE_POINTER,
+                ptr::from_mut(&mut file).cast(),
+            );
+            let methods = file.as_ref().filter(|_| code == ffi::SQLITE_OK)?.pMethods.as_ref()?;
+            methods.xShmMap.filter(|_| methods.iVersion >= 2)?
+        };
+        let mut memory: *mut std::ffi::c_void = ptr::null_mut();
+        // SAFETY: the file is open; without the flag to extend it, nothing is made that is not there.
+        let code = unsafe { map(file, 0, REGION, 0, ptr::from_mut(&mut memory).cast()) };
+        if code != ffi::SQLITE_OK || memory.is_null() {
+            return None;
+        }
+        // SAFETY: the region is mapped for as long as the file is open, is a page or more long and begins on one, and
+        // these numbers are written as a whole.
+        let read = |at| unsafe { AtomicU32::from_ptr(memory.cast::<u8>().add(at).cast()) }.load(Ordering::Relaxed);
+        Some((read(FRAMES), read(BACKFILLED)))
     }
 
     /// Have the number of pages in the log stored in `pages` after every commit; turns automatic checkpoints off.

@@ -739,7 +739,8 @@ pub(super) fn drive(
             let mut account = Account::default();
             match shared.commit(Some(engine), turn, &patience, ended, &mut account) {
                 Ok(committed) => {
-                    if let Some(turn) = turn.take() {
+                    // A log that is to be tended now is tended in this turn.
+                    if let Some(turn) = turn.take_if(|_| !shared.checkpointer.is_full()) {
                         turn.leave_at(committed.free);
                     }
                     let waited = waited(&member, committed.durable);

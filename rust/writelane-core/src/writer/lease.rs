@@ -285,11 +285,12 @@ impl Lease {
             catch_unwind(AssertUnwindSafe(|| engine.rollback().is_ok() && engine.autocommit())).unwrap_or(false);
         // Undoing it is a part of it.
         self.record(lost.as_ref());
-        drop(self.turn.take());
+        let turn = self.turn.take();
         if usable {
             self.shared.home.give(engine);
-            self.shared.leave_log_to_writer(Instant::now());
+            self.shared.leave_log_to_writer(turn, Instant::now());
         } else {
+            drop(turn);
             self.shared.poison("a transaction could not be rolled back");
             drop(engine);
         }

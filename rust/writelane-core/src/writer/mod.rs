@@ -60,6 +60,8 @@ pub struct Shared {
     borrower: Mutex<Option<Borrower>>,
     /// The thread has jobs in hand that are not answered.
     serving: AtomicBool,
+    /// The turn of a caller whose commit made the log long enough to be tended.
+    handed: Mutex<Option<Turn>>,
     /// Whether the thread has ended.
     ended: Mutex<bool>,
     at_end: Condvar,
@@ -133,6 +135,7 @@ impl Writer {
             settings: setup.settings,
             borrower: Mutex::new(None),
             serving: AtomicBool::new(false),
+            handed: Mutex::new(None),
             ended: Mutex::new(false),
             at_end: Condvar::new(),
         });
@@ -415,25 +418,35 @@ impl Shared {
             }
         };
         let ended = Instant::now();
-        if let Some(turn) = turn {
-            turn.leave_at(ended);
-        }
         if engine.autocommit() {
             self.home.give(engine);
         } else {
             self.poison("a transaction could not be rolled back");
         }
-        self.leave_log_to_writer(ended);
+        self.leave_log_to_writer(turn, ended);
         driven
     }
 
-    /// After a commit of a caller's: it has its answer, and the writer thread tends the log.
-    pub(crate) fn leave_log_to_writer(&self, now: Instant) {
+    /// After a commit of a caller's: it has its answer, and the writer thread tends the log, with the same turn.
+    pub(crate) fn leave_log_to_writer(&self, turn: Option<Turn>, now: Instant) {
         if self.checkpointer.note_commit_at(now) {
+            *self.handed.lock().unwrap_or_else(PoisonError::into_inner) = turn;
             self.queue.nudge();
-        } else {
-            self.queue.nudge_from_sleep();
+            // Nobody would take it up.
+            if *self.ended.lock().unwrap_or_else(PoisonError::into_inner) {
+                drop(self.take_handed());
+            }
+            return;
         }
+        if let Some(turn) = turn {
+            turn.leave_at(now);
+        }
+        self.queue.nudge_from_sleep();
+    }
+
+    /// Take up the turn that a caller has left for the log.
+    fn take_handed(&self) -> Option<Turn> {
+        self.handed.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Take a turn for a caller who waits for it itself. `None`: the lane is not free, and the job is to be tried once.

@@ -28,6 +28,7 @@ pub(super) fn main(shared: &Arc<Shared>) {
         shared.refuse_lost(&lost);
     }
     *shared.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    drop(shared.take_handed());
     shared.at_end.notify_all();
 }
 
@@ -81,8 +82,8 @@ fn serve_turn(shared: &Arc<Shared>) {
             return refuse_all(shared);
         }
     };
-    let mut turn = None;
-    if let Some(lane) = &shared.lane {
+    let mut turn = shared.take_handed();
+    if let Some(lane) = shared.lane.as_ref().filter(|_| turn.is_none()) {
         let interrupted = || waiting.keep_house() || shared.queue.is_empty();
         match lane.enter(&shared.first_label(), &Patience { until: None, interrupted: &interrupted }) {
             Ok(entered) => turn = Some(entered),
@@ -100,6 +101,7 @@ fn serve_turn(shared: &Arc<Shared>) {
     let mut since = waiting_since;
     // Callers who had the engine themselves leave a full log to this thread, which may not have come to it since.
     if shared.checkpointer.is_full() {
+        shared.checkpointer.refresh(engine.handle());
         shared.checkpointer.act(engine.handle(), shared.queue.required());
     }
     while let Some(job) = shared.queue.take_if(|_, _| true) {
@@ -129,13 +131,16 @@ fn serve_turn(shared: &Arc<Shared>) {
 
 /// Tend the log though nobody commits, or because a caller who drove the engine found it full.
 fn look_after_log(shared: &Arc<Shared>) {
+    let handed = shared.take_handed();
     if !shared.checkpointer.is_due(shared.queue.required()) {
         return;
     }
     let Some(engine) = shared.home.take(SLICE) else { return };
-    let turn = shared.lane.as_ref().map(|lane| lane.try_enter(LABEL));
+    let turn = handed.map(Some).or_else(|| shared.lane.as_ref().map(|lane| lane.try_enter(LABEL)));
     // Somebody else's turn: they tend the log too, or we come again.
     if !matches!(turn, Some(None)) {
+        // Or somebody else has tended it since.
+        shared.checkpointer.refresh(engine.handle());
         shared.checkpointer.act(engine.handle(), shared.queue.required());
     }
     drop(turn);
