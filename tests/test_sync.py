@@ -217,3 +217,11 @@ def test_a_rollback_journal_is_synced_by_sqlite_itself(tmp_path):
         db.execute("CREATE TABLE t(x)")
         assert db.execute("INSERT INTO t VALUES (1)").rowcount == 1
         assert db.execute("PRAGMA journal_mode").rows == [("delete",)]
+
+
+def test_a_database_without_a_log_gets_no_shared_memory(tmp_path):
+    with writelane.open(tmp_path / "app.db", journal="delete", durability="full") as db:
+        db.execute("CREATE TABLE t(x)")
+        for number in range(2_000):
+            db.execute("INSERT INTO t VALUES (?)", (number,))
+        assert sorted(file.name for file in tmp_path.glob("app.db-*")) == ["app.db-lane"]

@@ -323,8 +323,8 @@ impl Handle {
     /// Return how many frames the log has, and how many of them are in the database by now, whoever wrote and copied
     /// them. `None`: there is no log.
     ///
-    /// Reads two numbers of the shared memory that this handle has open. Not for a handle with a locking mode of its own,
-    /// which has none. Sources: <https://www.sqlite.org/walformat.html> (the WAL-index header: `mxFrame`, `nBackfill`),
+    /// Reads two numbers of the shared memory that this handle has open. Only for a handle that has a log and shares it:
+    /// the memory would be made where there is none. Sources: <https://www.sqlite.org/walformat.html> (the WAL-index header: `mxFrame`, `nBackfill`),
     /// <https://www.sqlite.org/c3ref/io_methods.html> (`xShmMap`).
     pub fn log_frames(&self) -> Option<(u32, u32)> {
         const REGION: i32 = 32 << 10;

@@ -61,6 +61,7 @@ pub struct Engine {
     handle: Arc<Handle>,
     place: HomeFile,
     durability: Option<Durability>,
+    has_log: bool,
     /// Commits are made without a sync, which the engine does after them, when the write lock is free.
     syncs_itself: bool,
     /// A sync failed: what the log holds may not be on the disk, whatever the next sync says.
@@ -102,6 +103,7 @@ impl Engine {
             place: HomeFile::watch(handle.main_file().as_deref()),
             handle,
             durability: None,
+            has_log: false,
             syncs_itself: false,
             distrusts_log: false,
         })
@@ -128,7 +130,8 @@ impl Engine {
     /// What SQLite says.
     pub fn set_durability(&mut self, durability: Durability) -> Result<(), SqliteError> {
         if self.durability != Some(durability) {
-            let syncs_itself = durability >= Durability::Full && self.has_log()?;
+            let has_log = self.finds_log()?;
+            let syncs_itself = durability >= Durability::Full && has_log;
             self.handle.execute_batch(match durability {
                 Durability::Off => "PRAGMA synchronous=OFF",
                 Durability::Normal => "PRAGMA synchronous=NORMAL",
@@ -136,14 +139,18 @@ impl Engine {
                 Durability::Full => "PRAGMA synchronous=FULL",
                 Durability::Extra => "PRAGMA synchronous=EXTRA",
             })?;
-            (self.durability, self.syncs_itself) = (Some(durability), syncs_itself);
+            (self.durability, self.has_log, self.syncs_itself) = (Some(durability), has_log, syncs_itself);
         }
         Ok(())
     }
 
-    /// Say whether the database has a write-ahead log. It keeps it for as long as the handle is open and says so: who
-    /// would change the journal mode must have the file alone.
-    fn has_log(&self) -> Result<bool, SqliteError> {
+    /// Say whether the database is known to have a write-ahead log. It keeps it for as long as the handle is open and no
+    /// setting of its own changes that: who would change the journal mode must have the file alone.
+    pub fn has_log(&self) -> bool {
+        self.has_log
+    }
+
+    fn finds_log(&self) -> Result<bool, SqliteError> {
         let (statement, _) = Statement::prepare(&self.handle, b"PRAGMA main.journal_mode", 0)?;
         let Some(statement) = statement else { return Ok(false) };
         let has_row = statement.step()? == Step::Row;
@@ -261,7 +268,7 @@ impl Engine {
         // A setting acts when it is prepared, so it must be prepared anew each time.
         self.prepared.remove(&call.sql);
         // It may be one of those that the durability was made of.
-        self.durability = None;
+        (self.durability, self.has_log) = (None, false);
         result.map_err(|(error, _)| error)
     }
 

@@ -1,5 +1,6 @@
 //! The loop of the writer thread.
 
+use super::engine::Engine;
 use super::group::{self, Group, Served};
 use super::waiting::Waiting;
 use super::{Shared, answer_one};
@@ -101,8 +102,7 @@ fn serve_turn(shared: &Arc<Shared>) {
     let mut since = waiting_since;
     // Callers who had the engine themselves leave a full log to this thread, which may not have come to it since.
     if shared.checkpointer.is_full() {
-        shared.checkpointer.refresh(engine.handle());
-        shared.checkpointer.act(engine.handle(), shared.queue.required());
+        shared.tend_log(&engine);
     }
     while let Some(job) = shared.queue.take_if(|_, _| true) {
         shared.set_serving(true);
@@ -139,12 +139,20 @@ fn look_after_log(shared: &Arc<Shared>) {
     let turn = handed.map(Some).or_else(|| shared.lane.as_ref().map(|lane| lane.try_enter(LABEL)));
     // Somebody else's turn: they tend the log too, or we come again.
     if !matches!(turn, Some(None)) {
-        // Or somebody else has tended it since.
-        shared.checkpointer.refresh(engine.handle());
-        shared.checkpointer.act(engine.handle(), shared.queue.required());
+        shared.tend_log(&engine);
     }
     drop(turn);
     shared.home.give(engine);
+}
+
+impl Shared {
+    /// Do what is due about the log, unless somebody else has done it since.
+    fn tend_log(&self, engine: &Engine) {
+        if engine.has_log() {
+            self.checkpointer.refresh(engine.handle());
+        }
+        self.checkpointer.act(engine.handle(), self.queue.required());
+    }
 }
 
 fn refuse_all(shared: &Shared) {
