@@ -314,3 +314,52 @@ def test_a_stopped_process_that_puts_the_file_aside_stops_nobody(tmp_path: Path)
     assert writer.write([record]) == 1
     assert len(from_file(file).events) == 4
     assert file.with_name("waits.jsonl.1").exists()
+
+
+def test_a_file_that_cannot_be_put_aside_is_left_unlocked(tmp_path: Path, said: Callable[[], list[str]]) -> None:
+    file = tmp_path / "waits.jsonl"
+    (tmp_path / "waits.jsonl.1").mkdir()
+    record = {"kind": "wait", "at": 1.0, "path": "a.db", "sql": "x" * 200, "seconds": 0.1, "phase": "lock"}
+    writer = TelemetryFile(str(file), 300)
+    assert [writer.write([record]) for _ in range(3)] == [1, 0, 0]
+    assert len(said()) == 1
+    with file.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    (tmp_path / "waits.jsonl.1").rmdir()
+    assert writer.write([record]) == 1
+
+
+def test_a_forked_child_keeps_no_descriptor_of_its_parent_s_file(path: Path, tmp_path: Path) -> None:
+    def descriptors() -> int:
+        return [os.path.realpath(f"/proc/self/fd/{one}") for one in os.listdir("/proc/self/fd")].count(str(file))
+
+    file = tmp_path / "waits.jsonl"
+    with writelane.open(path, telemetry=file, warn_after=None) as db:
+        db.execute(INSERT, (1,))
+        db._write_telemetry()  # type: ignore[misc]
+        assert descriptors() == 1
+        child = os.fork()
+        if child == 0:
+            os._exit(descriptors())
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert descriptors() == 1
+
+
+@pytest.mark.parametrize("value", ["soon", "nan", "-1"])
+def test_a_number_in_the_environment_that_is_none_fails_nobody(
+    path: Path, tmp_path: Path, value: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("WRITELANE_WARN_AFTER", value)
+    monkeypatch.setenv("WRITELANE_TELEMETRY_BYTES", value)
+    monkeypatch.setenv("WRITELANE_TELEMETRY", str(tmp_path / f"{value}.jsonl"))
+    monkeypatch.setattr("writelane.telemetry_file._misset", set())
+    for _ in range(2):
+        connection = writelane.dbapi.connect(path)
+        connection.execute(INSERT, (1,))
+        connection.commit()
+        connection.close()
+    with writelane.open(path) as db:
+        db.execute(INSERT, (2,))
+    assert len(from_file(tmp_path / f"{value}.jsonl").statements) > 0
+    ignored = sorted(one.getMessage().split()[0] for one in caplog.records if "is ignored" in one.getMessage())
+    assert ignored == ["WRITELANE_TELEMETRY_BYTES", "WRITELANE_WARN_AFTER"]

@@ -29,7 +29,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from writelane import _native, notices
 from writelane.notices import Notice
@@ -65,6 +65,9 @@ OVER = 0.05
 
 #: Seconds between two lines of what was counted.
 EVERY = 5.0
+
+
+_Number = TypeVar("_Number", int, float)
 
 
 class TelemetryFile:
@@ -119,7 +122,7 @@ class TelemetryFile:
                 self._descriptor = os.open(self.path, flags, 0o644)
             mine = os.fstat(self._descriptor)
             if not self._has_name(mine):
-                self._close()
+                self.close()
             elif mine.st_size > 0 and mine.st_size + length > self._bytes_max:
                 # Whoever gets the lock looks again: another process may have put the file aside meanwhile. Nobody waits
                 # for it, since who has it may be stopped: then the line goes where the others' lines go.
@@ -127,9 +130,13 @@ class TelemetryFile:
                     fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
                     return self._descriptor
-                if self._has_name(mine):
-                    os.replace(self.path, self.path + ".1")
-                self._close()
+                try:
+                    if self._has_name(mine):
+                        os.replace(self.path, self.path + ".1")
+                finally:
+                    # A child that was forked meanwhile would keep it locked.
+                    fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+                    self.close()
             else:
                 return self._descriptor
 
@@ -140,10 +147,12 @@ class TelemetryFile:
             return False
         return (named.st_dev, named.st_ino) == (mine.st_dev, mine.st_ino)
 
-    def _close(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+    def close(self) -> None:
+        """Give the descriptor back; the next line opens the file again."""
+        # Forgotten first: a child that is forked in between must not close what has its number by then.
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 class _Account:
@@ -226,6 +235,7 @@ def _change(entry: dict[str, Any], before: dict[str, Any] | None) -> dict[str, A
 _files: dict[str, TelemetryFile] = {}
 _accounts: dict[tuple[str, int], _Account] = {}
 _warned: set[int] = set()
+_misset: set[str] = set()
 _guard = threading.Lock()
 
 
@@ -237,7 +247,7 @@ def attach(path: str | os.PathLike[str], telemetry: _native.FileTelemetry) -> Ca
         account = _accounts.get(key)
         if account is None:
             if name not in _files:
-                _files[name] = TelemetryFile(name, int(os.environ.get(SIZE_VARIABLE) or BYTES_MAX))
+                _files[name] = TelemetryFile(name, _setting(SIZE_VARIABLE, int) or BYTES_MAX)
             if not _accounts:
                 notices.every(EVERY, flush)
             account = _accounts[key] = _Account(_files[name], telemetry)
@@ -257,13 +267,30 @@ def observe(connection: object) -> None:
     file = os.environ.get(VARIABLE)
     if file:
         attach(file, counts)
-    seconds = os.environ.get(WARN_VARIABLE)
-    if seconds:
+    seconds = _setting(WARN_VARIABLE, float)
+    if seconds is not None:
         with _guard:
             known = counts.number in _warned
             _warned.add(counts.number)
         if not known:
-            notices.listen(counts, float(seconds), notices.warn, snapshots=True)
+            notices.listen(counts, seconds, notices.warn, snapshots=True)
+
+
+def _setting(variable: str, kind: Callable[[str], _Number]) -> _Number | None:
+    """Return what the environment sets, or ``None``. What is no such number is logged once, and fails nobody's work."""
+    value = os.environ.get(variable)
+    if not value:
+        return None
+    try:
+        number = kind(value)
+        if not number >= 0:
+            raise ValueError(value)
+    except ValueError:
+        if variable not in _misset:
+            notices.logger.error("%s is ignored: it must be a number, and not negative, but is %r", variable, value)
+        _misset.add(variable)
+        return None
+    return number
 
 
 def flush() -> None:
@@ -277,6 +304,8 @@ def flush() -> None:
 def _renew() -> None:
     # The descriptors are shared with the parent, whose threads may have held the locks.
     global _files, _accounts, _warned, _guard
+    for file in _files.values():
+        file.close()
     _files, _accounts, _warned, _guard = {}, {}, set(), threading.Lock()
 
 
