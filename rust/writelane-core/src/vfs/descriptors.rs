@@ -472,7 +472,7 @@ impl State {
         let mut found = HashSet::new();
         for entry in std::fs::read_dir("/proc/self/fd")? {
             let Some(fd) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-            if !ours.contains(&fd) && inode_of(fd).is_none() {
+            if !ours.contains(&fd) && inode_of(fd).is_none() && !kernel::only_names(fd) {
                 // A descriptor closed since it was listed is nobody's.
                 found.extend(kernel::inspect(fd).filter(|found| found.is_regular).map(|found| found.file));
             }

@@ -174,6 +174,16 @@ pub(super) fn access_mode(fd: c_int) -> c_int {
     unsafe { libc::fcntl(fd, libc::F_GETFL) & libc::O_ACCMODE }
 }
 
+/// Say whether a descriptor only names its file: nothing is locked through it, and its close drops no lock.
+pub(super) fn only_names(fd: c_int) -> bool {
+    // SAFETY: asks about a number.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    #[cfg(target_os = "linux")]
+    return flags >= 0 && flags & libc::O_PATH != 0;
+    #[cfg(not(target_os = "linux"))]
+    return flags < 0;
+}
+
 /// Set `errno`, which is where SQLite looks for the reason of a failure.
 pub(super) fn set_errno(code: c_int) {
     // SAFETY: the C library gives every thread its own.
