@@ -120,6 +120,11 @@ impl<T: Item> Shelf<T> {
             || (self.jobs_below(bounds.jobs_max) && self.bytes.saturating_add(bytes) <= bounds.bytes_max)
     }
 
+    /// Say whether so much has been taken that those in line may come all at once.
+    fn is_low(&self, bounds: &Bounds) -> bool {
+        self.items.len() <= bounds.jobs_max / 2 && self.bytes <= bounds.bytes_max / 2
+    }
+
     fn jobs_below(&self, jobs_max: usize) -> bool {
         self.items.len() < jobs_max || self.items.iter().filter(|item| !item.is_marker()).count() < jobs_max
     }
@@ -296,8 +301,17 @@ impl<T: Item> Queue<T> {
             return None;
         }
         let item = shelf.take()?;
-        self.admit_parked(&mut state);
+        // Not for each place that falls free: who is woken for one place is in line again at once, and both threads
+        // would spend their time on waking each other.
+        if state.required.is_low(&self.bounds) {
+            self.admit_parked(&mut state);
+        }
         Some(item)
+    }
+
+    /// Give the places that are free to those in line. Whoever takes jobs calls it whenever it pauses.
+    pub fn admit(&self) {
+        self.admit_parked(&mut lock(&self.state));
     }
 
     /// Look at the next job.
@@ -431,5 +445,54 @@ impl<T: Item> Queue<T> {
             displaced: state.displaced,
             coalesced: state.coalesced,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::{Call, Durability, Job, Parameters, Work};
+    use std::time::Instant;
+
+    fn job() -> Box<Job> {
+        let call = Call { sql: "INSERT INTO t VALUES (1)".into(), parameters: Parameters::none() };
+        Box::new(Job::new(Work::One(call), Durability::Normal, None, Instant::now()))
+    }
+
+    fn full(jobs_max: usize, in_line: usize) -> Queue<Box<Job>> {
+        let queue = Queue::new(Bounds { jobs_max, bytes_max: usize::MAX });
+        for _ in 0..jobs_max {
+            assert!(matches!(queue.push(job()), Pushed::Queued));
+        }
+        for _ in 0..in_line {
+            assert!(matches!(queue.push(job()), Pushed::Parked));
+        }
+        queue
+    }
+
+    #[test]
+    fn those_in_line_are_let_in_together_when_half_of_the_places_are_free() {
+        let queue = full(8, 2);
+        for _ in 0..3 {
+            queue.take_if(|_, _| true).unwrap();
+            assert_eq!(queue.stats().parked, 2);
+        }
+        queue.take_if(|_, _| true).unwrap();
+        assert_eq!((queue.stats().parked, queue.required()), (0, 6));
+    }
+
+    #[test]
+    fn those_in_line_are_let_in_when_whoever_takes_jobs_pauses() {
+        let queue = full(8, 3);
+        queue.take_if(|_, _| true).unwrap();
+        queue.admit();
+        assert_eq!((queue.stats().parked, queue.required()), (2, 8));
+    }
+
+    #[test]
+    fn a_queue_of_one_place_gives_it_at_once() {
+        let queue = full(1, 2);
+        queue.take_if(|_, _| true).unwrap();
+        assert_eq!(queue.stats().parked, 1);
     }
 }

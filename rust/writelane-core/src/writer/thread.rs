@@ -117,6 +117,7 @@ fn serve_turn(shared: &Arc<Shared>) {
                 return shared.poison("a transaction could not be rolled back");
             }
         }
+        shared.queue.admit();
         shared.after_commit(&engine);
         // Given up already, where others could have it while the disk was waited for.
         let over = turn.as_ref().map_or(shared.lane.is_some(), Turn::should_yield);
