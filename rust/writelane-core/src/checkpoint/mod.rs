@@ -401,7 +401,13 @@ impl Checkpointer {
     /// Note that a checkpoint could not even be begun.
     fn note_failure(&self, error: &SqliteError) {
         let mut state = self.lock();
-        let health = state.fail(error);
+        // Somebody in the way is no fault of the disk's.
+        let health = if error.primary() == ffi::SQLITE_BUSY {
+            state.stats.busy += 1;
+            None
+        } else {
+            state.fail(error)
+        };
         state.last = Some(Instant::now());
         state.hindered = true;
         drop(state);
@@ -562,5 +568,15 @@ mod tests {
         assert_eq!(checkpointer.uncopied(), 1, "and begun it anew");
         drop((ours, other));
         let _ = fs::remove_dir_all(&folder);
+    }
+
+    #[test]
+    fn somebody_in_the_way_is_not_taken_for_a_failure() {
+        let checkpointer = Checkpointer::of(Path::new("/nowhere/app.db"), Thresholds::default());
+        checkpointer.note_failure(&SqliteError::from_code(ffi::SQLITE_BUSY_RECOVERY));
+        let stats = checkpointer.stats();
+        assert_eq!((stats.busy, stats.errors, stats.last_error), (1, 0, None));
+        checkpointer.note_failure(&SqliteError::from_code(ffi::SQLITE_FULL));
+        assert_eq!(checkpointer.stats().errors, 1);
     }
 }
