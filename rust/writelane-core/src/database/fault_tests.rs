@@ -284,8 +284,12 @@ fn check_usable(db: &Database, path: &Path, options: &Options, log: &[Entry]) {
     assert!(rows.effects[0].rows.len() as i64 > acknowledged);
 }
 
+/// The sweep is over when so many runs in a row have ended before the call that was to fail.
+const RUNS_WITHOUT_FAULT: u32 = 3;
+
 /// Run the workload with each call failing in turn, each run under a watch.
 fn sweep(fault: Fault, for_ever: bool) {
+    let mut missed = 0;
     for at in 0.. {
         let wish = Wish { at, for_ever, fault };
         let (sender, receiver) = mpsc::channel();
@@ -297,11 +301,15 @@ fn sweep(fault: Fault, for_ever: bool) {
         let waited = receiver.recv_timeout(LEFT_WAITING / 2);
         assert!(waited != Err(mpsc::RecvTimeoutError::Timeout), "{}: somebody is left waiting", describe(wish));
         match thread.join() {
+            // Where more jobs happen to share a transaction, a run makes fewer calls than the next.
             Ok(None) if at > 0 => {
-                assert!(at > 40, "the workload makes {at} calls only");
-                return;
+                missed += 1;
+                if missed == RUNS_WITHOUT_FAULT {
+                    assert!(at > 40, "the workload makes {at} calls only");
+                    return;
+                }
             }
-            Ok(_) => {}
+            Ok(_) => missed = 0,
             Err(panic) => {
                 let said = panic.downcast_ref::<String>().cloned();
                 let said = said.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
