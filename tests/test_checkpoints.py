@@ -481,3 +481,19 @@ def test_a_log_that_others_replaced_is_written_ahead_too(path: Path) -> None:
     assert ahead() > before
     connection.close()
     assert open_logs(path) == []
+
+
+def test_a_closed_database_has_let_the_file_go_though_somebody_still_has_the_object(path: Path) -> None:
+    db = writelane.open(path)
+    db.execute("CREATE TABLE t(x)")
+    assert db.execute("SELECT count(*) FROM t").rows == [(0,)]
+    db.close()
+    # The last connection that is closed takes the log away.
+    assert not Path(f"{path}-wal").exists()
+    with pytest.raises(writelane.Closed):
+        db.execute("SELECT count(*) FROM t")
+    with pytest.raises(writelane.Closed):
+        db.execute("INSERT INTO t VALUES (1)")
+    with writelane.open(path, readonly=True) as reader:
+        assert reader.execute("SELECT count(*) FROM t").rows == [(0,)]
+    assert db.closed

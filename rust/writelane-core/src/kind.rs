@@ -171,7 +171,8 @@ enum Look {
 }
 
 struct Inner {
-    file: Watched,
+    /// `None` once it is closed.
+    file: Option<Watched>,
     /// Without a file: it knows no table, and nothing keeps it from preparing what needs none.
     empty: Option<Watched>,
     known: HashMap<Arc<str>, (Kind, Arc<str>)>,
@@ -185,7 +186,13 @@ const KNOWN_BYTES_MAX: usize = 16 << 10;
 impl Judge {
     /// Make a judge on `handle`, which it uses for nothing else.
     pub fn new(handle: Arc<Handle>) -> Self {
-        Self { inner: Mutex::new(Inner { file: Watched::new(handle), empty: None, known: HashMap::new() }) }
+        Self { inner: Mutex::new(Inner { file: Some(Watched::new(handle)), empty: None, known: HashMap::new() }) }
+    }
+
+    /// Let the file go. What is judged from then on is told by its text alone.
+    pub fn close(&self) {
+        let file = self.inner.lock().unwrap_or_else(PoisonError::into_inner).file.take();
+        drop(file);
     }
 
     /// Return the kind of `sql`, and the text as it is shared by all jobs that repeat it.
@@ -219,14 +226,12 @@ impl Judge {
 impl Inner {
     /// Return the kind, and whether it will stay so whatever becomes of the schema.
     fn look(&mut self, sql: &str) -> (Kind, bool) {
-        let error = match self.file.look(sql) {
-            Look::Is(kind) => return (kind, true),
-            Look::Failed(error) => error,
-        };
         // Perhaps a job that is queued now creates what is missing: the writer will know.
         let unknown = (Kind::Write, false);
-        if error.primary() == ffi::SQLITE_ERROR {
-            return unknown;
+        match self.file.as_ref().map(|file| file.look(sql)) {
+            Some(Look::Is(kind)) => return (kind, true),
+            Some(Look::Failed(error)) if error.primary() == ffi::SQLITE_ERROR => return unknown,
+            Some(Look::Failed(_)) | None => {}
         }
         // The schema could not be read just now, which says nothing of the text.
         if self.empty.is_none() {

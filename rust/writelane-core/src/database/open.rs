@@ -426,6 +426,7 @@ fn close_beside(file: &File) {
     if let Some(readers) = &file.readers {
         readers.close();
     }
+    file.judge.close();
     drop(file.aside.lock().unwrap_or_else(PoisonError::into_inner).take());
 }
 
