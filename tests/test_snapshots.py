@@ -166,8 +166,13 @@ def test_everybody_is_told_at_their_own_age_and_once(
         cursor.close()
         connection.close()
     assert len(later) == 1
-    warnings = [record for record in caplog.records if "a snapshot has been open" in record.getMessage()]
-    (record,) = [record for record in warnings if SELECT in record.getMessage()]
+
+    def warnings() -> list[logging.LogRecord]:
+        found = [record for record in caplog.records if "a snapshot has been open" in record.getMessage()]
+        return [record for record in found if SELECT in record.getMessage()]
+
+    assert wait_for(warnings)
+    (record,) = warnings()
     assert (record.name, record.levelno) == ("writelane", logging.WARNING)
     assert f"(begun at {__file__}:{begun})" in record.getMessage()
     lines = [json.loads(text) for text in file.read_text().splitlines()]

@@ -199,6 +199,8 @@ def _log_bytes(path: str) -> int | None:
     try:
         # Asked of the file system: to open the log and close it would drop this process's locks.
         return os.stat(path + "-wal").st_size
+    except FileNotFoundError:
+        return 0  # Taken away with the last connection, or never there.
     except OSError:
         return None
 
