@@ -1,10 +1,12 @@
 //! Whether anybody outside the lane is on the database, and writes.
 
+use super::{Lane, lock};
 use crate::holder::locks::{self, Owner};
 use crate::holder::{self, process};
 use crate::policy::courtesy::{Company, MEMORY};
 use crate::vfs::{self, LockKind};
 use std::path::Path;
+use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 /// How often to look who has the database open. A look costs some 50 us.
@@ -18,8 +20,11 @@ const AT_LATEST: Duration = Duration::from_secs(2);
 /// What a process knows of writers outside the lane.
 #[derive(Default)]
 pub struct Watch {
-    due: Option<Instant>,
-    /// `None`: it cannot be told.
+    /// A thread looks from time to time.
+    kept: bool,
+    /// Somebody had a turn since the last look.
+    used: bool,
+    /// `None`: it cannot be told, or nobody has looked yet.
     present: Option<bool>,
     met: Option<Instant>,
 }
@@ -30,14 +35,22 @@ impl Watch {
         self.met = Some(now);
     }
 
-    /// Look who has the database open, if it is time to.
-    pub fn look(&mut self, database: &Path, now: Instant) {
-        if self.due.is_some_and(|due| now < due) {
-            return;
-        }
-        self.present = present(database);
-        let spent = Instant::now().saturating_duration_since(now);
-        self.due = Some(now + LOOK_AGAIN.max(spent * SPARING).min(AT_LATEST));
+    /// Take note of a turn. True: nobody looks, and the caller is to start a thread that [keeps watch](keep).
+    pub fn begin(&mut self) -> bool {
+        self.used = true;
+        !std::mem::replace(&mut self.kept, true)
+    }
+
+    /// Take note of what was found. True: go on looking.
+    fn looked(&mut self, present: Option<bool>) -> bool {
+        self.present = present;
+        self.kept = std::mem::take(&mut self.used);
+        self.kept
+    }
+
+    /// Take note that there is no thread.
+    pub fn end(&mut self) {
+        self.kept = false;
     }
 
     /// Say what is known.
@@ -48,6 +61,24 @@ impl Watch {
             (Some(true), false) => Company::Present,
             (_, true) => Company::Writing,
         }
+    }
+}
+
+/// Look from time to time who has the database open, for as long as the lane is used.
+///
+/// In a thread of its own: the kernel lists locks only after every processor has passed a quiet moment, which takes up
+/// to some 10 ms, and a turn would last that much longer.
+pub fn keep(lane: &Weak<Lane>) {
+    while let Some(lane) = lane.upgrade().filter(|lane| !lane.is_inherited()) {
+        let began = Instant::now();
+        let present = present(&lane.path);
+        let pause = LOOK_AGAIN.max(began.elapsed() * SPARING).min(AT_LATEST);
+        let goes_on = lock(&lane.state).watch.looked(present);
+        drop(lane);
+        if !goes_on {
+            return;
+        }
+        std::thread::sleep(pause);
     }
 }
 
@@ -70,9 +101,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn one_thread_keeps_watch_for_as_long_as_there_are_turns() {
+        let mut watch = Watch::default();
+        assert!(watch.begin());
+        assert!(!watch.begin(), "one is enough");
+        assert!(watch.looked(None));
+        assert!(!watch.looked(None), "nobody had a turn since");
+        assert!(watch.begin());
+    }
+
+    #[test]
     fn who_is_not_there_does_not_write() {
         let now = Instant::now();
-        let watch = |present, met| Watch { due: None, present, met };
+        let watch = |present, met| Watch { present, met, ..Watch::default() };
         assert_eq!(watch(Some(false), Some(now)).company(now), Company::Nobody);
         assert_eq!(watch(Some(true), None).company(now), Company::Present);
         assert_eq!(watch(Some(true), Some(now)).company(now), Company::Writing);
@@ -82,7 +123,7 @@ mod tests {
     #[test]
     fn where_it_cannot_be_told_who_is_there_being_busy_counts() {
         let now = Instant::now();
-        let watch = |met| Watch { due: None, present: None, met };
+        let watch = |met| Watch { met, ..Watch::default() };
         assert_eq!(watch(None).company(now), Company::Nobody);
         assert_eq!(watch(Some(now)).company(now), Company::Writing);
         assert_eq!(watch(Some(now)).company(now + MEMORY), Company::Nobody);

@@ -129,7 +129,13 @@ impl Lane {
         if self.is_inherited() {
             return Some(self.turn(Right::Alone, now));
         }
-        let right = lock(&self.state).try_take(&self.path, statement, now);
+        let mut state = lock(&self.state);
+        let right = state.try_take(&self.path, statement, now);
+        let unwatched = state.watch.begin();
+        drop(state);
+        if unwatched {
+            self.keep_watch();
+        }
         right.map(|right| self.turn(right, now))
     }
 
@@ -207,6 +213,13 @@ impl Lane {
         if !state.agent {
             // No thread to be had: then without taking turns between processes.
             state.go_alone(&self.path);
+        }
+    }
+
+    fn keep_watch(self: &Arc<Self>) {
+        let lane = Arc::downgrade(self);
+        if agent::start("wl-look", move || company::keep(&lane)).is_err() {
+            lock(&self.state).watch.end();
         }
     }
 

@@ -120,7 +120,7 @@ pub struct State {
     nobody_at: Option<Instant>,
     left: Option<Instant>,
     came_back_after: Option<Duration>,
-    watch: Watch,
+    pub watch: Watch,
     /// One moment by both clocks, which go alike: ours, and the one that other processes read.
     origin: (Instant, u64),
     dice: u64,
@@ -503,7 +503,6 @@ impl State {
 
     /// Open the lane file, or follow where the path leads by now, unless a lock of ours is in the old one.
     fn look_again(&mut self, database: &Path, now: Instant) {
-        self.watch.look(database, now);
         let due = self.looked.is_none_or(|looked| now.saturating_duration_since(looked) >= LOOK_AGAIN);
         if !due || self.front.is_some() || self.queueing {
             return;
