@@ -27,6 +27,8 @@ WORKER = Path(__file__).resolve().parent / "worker.py"
 LIMIT = ROOT / "target/release/examples/limit"
 #: Seconds between the word to begin and the beginning.
 HEADSTART_SECONDS = 0.05
+#: Seconds that a process has to close what it has open.
+LEAVING_SECONDS = 60.0
 #: Seconds between two looks at the size of the log.
 LOOK_SECONDS = 0.02
 #: The slowest one in so many writes, of which the tail is made.
@@ -123,6 +125,10 @@ def run(workload: Workload, driver: str, sizes: Sizes, folder: Path, group: floa
                     if select.select([child.output], [], [], LOOK_SECONDS)[0]:
                         _hear(child)
                     log = max(log, _log_size(database))
+            for child in children:
+                child.tell("leave")
+            for child in children:
+                child.process.wait(LEAVING_SECONDS)
     finally:
         for child in children:
             child.end()
