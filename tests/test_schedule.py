@@ -192,11 +192,12 @@ def test_an_error_is_logged_kept_and_retried_with_back_off(path: Path, caplog: p
 
     with (
         caplog.at_level(logging.CRITICAL, "writelane"),
+        # Not set_level, which would give the tests that follow the level of the line above.
+        caplog.at_level(logging.ERROR, "writelane.schedule"),
         writelane.open(path) as db,
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setattr(schedule, "RETRY_FIRST", 0.05)
-        caplog.set_level(logging.ERROR, "writelane.schedule")
         db.every("1h", "job", job)
         wait_until(lambda: only(db).failures >= 1 or len(attempts) > 1)
         wait_until(lambda: only(db).last_result == "'at last'")
