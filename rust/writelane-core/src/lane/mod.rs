@@ -271,6 +271,7 @@ impl Turn {
         {
             let mut state = lock(&self.lane.state);
             self.right = state.given_right();
+            state.was_blocked_until(Instant::now());
             state.publish_doing(Doing::Turn);
         }
         // Only now is the lock let go, for the caller to take it.

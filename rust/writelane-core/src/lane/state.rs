@@ -81,10 +81,18 @@ pub enum Right {
 /// The front lock, held by this process.
 struct Front {
     since: Instant,
+    /// Since when no outsider has kept it waiting.
+    holding_since: Instant,
     /// When the agent gives it up, if nobody used it until then.
     until: Option<Instant>,
     /// Whether it is kept so that outsiders find SQLite's lock free: then nobody of this process may use it either.
     courtesy: bool,
+}
+
+impl Front {
+    fn new(now: Instant) -> Self {
+        Self { since: now, holding_since: now, until: None, courtesy: false }
+    }
 }
 
 /// What the agent is to do next.
@@ -175,7 +183,7 @@ impl State {
             }
             let front = self.front.as_mut().filter(|front| !front.courtesy)?;
             if !State::is_young(since, now) {
-                front.since = now;
+                (front.since, front.holding_since) = (now, now);
             }
             front.until = None;
             return Some(Right::Front);
@@ -207,7 +215,7 @@ impl State {
     /// Give the front up, at once or after a window for outsiders.
     fn end_tenure(&mut self, file: &LaneFile, now: Instant) {
         let Some(front) = self.front.as_ref().filter(|front| !front.courtesy) else { return };
-        let window = self.window(now.saturating_duration_since(front.since), now);
+        let window = self.window(now.saturating_duration_since(front.holding_since), now);
         match &mut self.front {
             Some(front) if !window.is_zero() => {
                 (front.until, front.courtesy) = (Some(now + window), true);
@@ -221,7 +229,7 @@ impl State {
     fn try_front(&mut self, file: &LaneFile, now: Instant) -> bool {
         let got = file.try_turnstile().unwrap_or(false);
         if got {
-            self.front = Some(Front { since: now, until: None, courtesy: false });
+            self.front = Some(Front::new(now));
         }
         got
     }
@@ -390,7 +398,7 @@ impl State {
         let queue = file.has_queue();
         match &mut self.front {
             Some(front) if front.courtesy => {
-                (front.since, front.until, front.courtesy) = (now, None, false);
+                *front = Front::new(now);
                 if queue || self.waiters.is_empty() {
                     self.give_front(file);
                 } else {
@@ -412,7 +420,7 @@ impl State {
         self.stopped = None;
         let current = self.file.as_ref().is_some_and(|own| Arc::ptr_eq(own, file));
         if got && current && file.is_intact() {
-            self.front = Some(Front { since: now, until: None, courtesy: false });
+            self.front = Some(Front::new(now));
             if self.joining.is_some() || self.turn.is_some() {
                 // The turn that joined, or one that went past a stopped process: it has its place from now on.
                 self.turn = self.turn.and(Some(Right::Front));
@@ -458,6 +466,13 @@ impl State {
             None => false,
             Some(file) if self.front.is_some() => file.has_queue(),
             Some(file) => file.is_contended(),
+        }
+    }
+
+    /// Take note that an outsider had SQLite's lock until now: what it had is not ours to give windows for.
+    pub fn was_blocked_until(&mut self, now: Instant) {
+        if let Some(front) = self.front.as_mut().filter(|front| !front.courtesy) {
+            front.holding_since = now;
         }
     }
 
