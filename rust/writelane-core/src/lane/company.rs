@@ -10,11 +10,11 @@ use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 /// How often to look who has the database open. A look costs some 50 us.
-const LOOK_AGAIN: Duration = Duration::from_millis(250);
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
-/// On a host with very many locks a look takes long: then it is made that many times its length later, and never
-/// later than [`AT_LATEST`].
-const SPARING: u32 = 100;
+/// A look costs more the more locks there are, and every process on the database looks: the next is made that many times
+/// later than what the last one took of this thread's time, and never later than [`AT_LATEST`].
+const SPARING: u32 = 4_000;
 const AT_LATEST: Duration = Duration::from_secs(2);
 
 /// What a process knows of writers outside the lane.
@@ -70,9 +70,10 @@ impl Watch {
 /// to some 10 ms, and a turn would last that much longer.
 pub fn keep(lane: &Weak<Lane>) {
     while let Some(lane) = lane.upgrade().filter(|lane| !lane.is_inherited()) {
-        let began = Instant::now();
+        let before = process::thread_time();
         let present = present(&lane.path);
-        let pause = LOOK_AGAIN.max(began.elapsed() * SPARING).min(AT_LATEST);
+        let spent = process::thread_time().saturating_sub(before);
+        let pause = LOOK_AGAIN.max(spent * SPARING).min(AT_LATEST);
         let goes_on = lock(&lane.state).watch.looked(present);
         drop(lane);
         if !goes_on {

@@ -19,12 +19,15 @@ pub fn sleep(attempt: u32, random: u32) -> Duration {
 /// How many times as long as a look took it is until the next. A look who holds the lock takes longer the more processes
 /// there are, and all that wait look.
 const LOOK_SPARINGLY: u32 = 500;
+/// A look that takes longer than this is one of many: each is made rarer still by as much.
+const SHORT_LOOK: Duration = Duration::from_micros(100);
 /// The longest until the next look.
 const LOOK_AT_LATEST: Duration = Duration::from_secs(5);
 
 /// Return how long not to look again who holds the lock, after a look that took `spent`.
 pub fn next_look(spent: Duration) -> Duration {
-    (spent * LOOK_SPARINGLY).min(LOOK_AT_LATEST)
+    let crowd = (spent.as_secs_f64() / SHORT_LOOK.as_secs_f64()).max(1.0);
+    (spent * LOOK_SPARINGLY).min(LOOK_AT_LATEST).mul_f64(crowd).min(LOOK_AT_LATEST)
 }
 
 #[cfg(test)]
@@ -50,7 +53,7 @@ mod tests {
         for waiting in [1_u32, 8, 64, 128] {
             let look = Duration::from_micros(150) * waiting;
             let share = f64::from(waiting) * look.as_secs_f64() / next_look(look).as_secs_f64();
-            assert!(share < 0.5, "{waiting} that wait use {share} of a processor");
+            assert!(share < 0.25, "{waiting} that wait use {share} of a processor");
         }
     }
 

@@ -8,9 +8,10 @@
 
 use std::time::Duration;
 
-/// How long a process may go on committing while others wait. Long enough that a hand-over (some 30 us, and as much
-/// again until what SQLite knows of the file is read anew) costs one or two in a hundred, short enough that the worst
-/// wait among eight processes stays near 32 ms.
+/// How long a process may go on committing while others wait. Long enough that a hand-over (some 30 us, and as much again
+/// until what SQLite knows of the file is read anew) costs one or two in a hundred; short enough that the worst wait among
+/// eight processes stays near 32 ms, and that outsiders with their long pauses find SQLite's lock free in time: with 15 ms
+/// the simulation below has them near their time-out. Commits that wait for the disk have turns of one commit.
 pub const QUANTUM: Duration = Duration::from_millis(4);
 
 /// How long a process that saw nobody at the lane goes on without another look: one that comes meanwhile is let in that
