@@ -64,6 +64,8 @@ pub struct Turn {
     since: Instant,
     /// When it ended, where that is known.
     left: Option<Instant>,
+    /// It may be kept for its owner, who may come back at once.
+    lingers: bool,
     quick: u32,
 }
 
@@ -109,7 +111,7 @@ impl Lane {
         let right = self.await_service(&ticket, patience);
         self.stats.waited(ticket.since.elapsed());
         if right.is_err() && ticket.is_served() {
-            self.end_turn(Instant::now());
+            self.end_turn(Instant::now(), true);
         }
         Ok(self.turn(right?, Instant::now()))
     }
@@ -157,7 +159,7 @@ impl Lane {
 
     fn turn(self: &Arc<Self>, right: Right, since: Instant) -> Turn {
         self.stats.turn(right);
-        Turn { lane: Arc::clone(self), right, since, left: None, quick: 0 }
+        Turn { lane: Arc::clone(self), right, since, left: None, lingers: true, quick: 0 }
     }
 
     /// Wait until a ticket is served, or may go past a stopped process.
@@ -223,9 +225,9 @@ impl Lane {
         }
     }
 
-    fn end_turn(self: &Arc<Self>, now: Instant) {
+    fn end_turn(self: &Arc<Self>, now: Instant, lingers: bool) {
         let mut state = lock(&self.state);
-        if state.release(&self.path, now) {
+        if state.release(&self.path, now, lingers) {
             self.call_agent(state);
         }
     }
@@ -330,6 +332,11 @@ impl Turn {
         self.left = Some(now);
     }
 
+    /// End the turn before a wait for the disk: it is not kept, however soon its owner will be back.
+    pub fn leave_for_disk(mut self, now: Instant) {
+        (self.left, self.lingers) = (Some(now), false);
+    }
+
     /// Say whether commits of processes outside the lane were seen since the last turn, so that they get their share.
     pub fn foreign_commits_seen(&mut self, seen: bool) {
         if seen && !self.lane.is_inherited() {
@@ -342,7 +349,7 @@ impl Drop for Turn {
     fn drop(&mut self) {
         // In a forked child the turn is the parent's, and the mutex may be locked for ever.
         if !self.lane.is_inherited() {
-            self.lane.end_turn(self.left.unwrap_or_else(Instant::now));
+            self.lane.end_turn(self.left.unwrap_or_else(Instant::now), self.lingers);
         }
     }
 }

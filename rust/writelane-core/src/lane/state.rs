@@ -300,7 +300,7 @@ impl State {
     }
 
     /// End the turn and let the next have it. True: the agent has something to do.
-    pub fn release(&mut self, database: &Path, now: Instant) -> bool {
+    pub fn release(&mut self, database: &Path, now: Instant, lingers: bool) -> bool {
         self.turn = None;
         self.left = Some(now);
         self.publish_doing(Doing::Nothing);
@@ -308,7 +308,7 @@ impl State {
             if self.is_used_up(&file, since, now) {
                 self.end_tenure(&file, now);
             } else if self.waiters.is_empty() {
-                match (courtesy::linger(self.came_back_after), &mut self.front) {
+                match (courtesy::linger(self.came_back_after).filter(|_| lingers), &mut self.front) {
                     (Some(linger), Some(front)) if State::is_young(since, now) => {
                         let until = now + linger;
                         front.until = Some(until);

@@ -546,8 +546,8 @@ impl Shared {
         if !engine.owes_sync() {
             return Ok(Committed { free, durable: free });
         }
-        if !self.checkpointer.is_full() {
-            drop(turn.take());
+        if let Some(turn) = turn.take_if(|_| !self.checkpointer.is_full()) {
+            turn.leave_for_disk(free);
         }
         engine.sync().map_err(Error::CommitUncertain)?;
         Ok(Committed { free, durable: Instant::now() })
