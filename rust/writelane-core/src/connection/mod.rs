@@ -296,7 +296,7 @@ impl Connection {
         if self.lane.is_some()
             && self.waits.has_turn()
             && !handle.writes_main()
-            && let Some(turn) = self.waits.give_turn()
+            && let Some(mut turn) = self.waits.give_turn()
         {
             let now = now.unwrap_or_else(Instant::now);
             let checkpointer = self.checkpointer.as_ref();
@@ -304,6 +304,7 @@ impl Connection {
                 // A cut holds SQLite's write lock while it asks the busy handler about readers, and ours would wait for
                 // that very lock: whoever tends the log does not wait.
                 drop(state.busy.take());
+                turn.hold_others_up();
                 checkpointer.act(handle, 0);
                 *state.busy.borrow_mut() = Some(install_busy(handle, &self.waits));
                 drop(turn);

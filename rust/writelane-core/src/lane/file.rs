@@ -236,6 +236,11 @@ impl LaneFile {
         self.blocker(QUEUE, 3).is_some()
     }
 
+    /// Say whether another process has a record here.
+    pub fn has_others(&self) -> bool {
+        self.blocker(SLOTS, (slot::COUNT * slot::SIZE) as i64).is_some()
+    }
+
     /// Say whether another process waits in the queue.
     pub fn has_queue(&self) -> bool {
         self.blocker(QUEUE, 1).is_some()

@@ -24,6 +24,7 @@ mod state;
 mod stats;
 
 use crate::holder;
+use crate::policy::courtesy;
 use crate::telemetry::Telemetry;
 use crate::wait::{GaveUp, Patience};
 use probe::{Kept, Prober};
@@ -335,6 +336,21 @@ impl Turn {
     /// End the turn before a wait for the disk: it is not kept, however soon its owner will be back.
     pub fn leave_for_disk(mut self, now: Instant) {
         (self.left, self.lingers) = (Some(now), false);
+    }
+
+    /// Have no other process on the fast path for as long as the turn lasts, if that needs no wait: for what is to be
+    /// done while nobody writes, and not only while somebody has SQLite's lock.
+    pub fn hold_others_up(&mut self) {
+        if self.right != Right::Fast || self.lane.is_inherited() {
+            return;
+        }
+        let mut state = lock(&self.lane.state);
+        let seen_late = state.hold_others_up(Instant::now());
+        self.right = state.given_right();
+        drop(state);
+        if seen_late {
+            std::thread::sleep(courtesy::LOOK_EVERY);
+        }
     }
 
     /// Say whether commits of processes outside the lane were seen since the last turn, so that they get their share.

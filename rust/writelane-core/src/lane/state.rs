@@ -262,6 +262,17 @@ impl State {
         None
     }
 
+    /// Take the front for a turn that has none, if that needs no wait. True: there are others, who may have looked a
+    /// moment before, and go on without looking again for as long as [`courtesy::LOOK_EVERY`].
+    pub fn hold_others_up(&mut self, now: Instant) -> bool {
+        let Some(file) = self.file.clone().filter(|_| self.front.is_none() && !self.queueing) else { return false };
+        let got = file.has_others() && self.try_front(&file, now);
+        if got {
+            self.turn = Some(Right::Front);
+        }
+        got
+    }
+
     /// Say whether this ticket is next, and only the wait between processes keeps it.
     pub fn is_next(&self, ticket: &Arc<Ticket>) -> bool {
         self.queueing

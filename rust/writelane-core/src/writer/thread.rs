@@ -102,7 +102,7 @@ fn serve_turn(shared: &Arc<Shared>) {
     let mut since = waiting_since;
     // Callers who had the engine themselves leave a full log to this thread, which may not have come to it since.
     if shared.checkpointer.is_full() {
-        shared.tend_log(&engine);
+        shared.tend_log(&engine, turn.as_mut());
     }
     while let Some(job) = shared.queue.take_if(|_, _| true) {
         shared.set_serving(true);
@@ -118,6 +118,9 @@ fn serve_turn(shared: &Arc<Shared>) {
             }
         }
         shared.queue.admit();
+        if let Some(turn) = turn.as_mut().filter(|_| shared.checkpointer.is_full()) {
+            turn.hold_others_up();
+        }
         shared.after_commit(&engine);
         // Given up already, where others could have it while the disk was waited for.
         let over = turn.as_ref().map_or(shared.lane.is_some(), Turn::should_yield);
@@ -137,10 +140,10 @@ fn look_after_log(shared: &Arc<Shared>) {
         return;
     }
     let Some(engine) = shared.home.take(SLICE) else { return };
-    let turn = handed.map(Some).or_else(|| shared.lane.as_ref().map(|lane| lane.try_enter(LABEL)));
+    let mut turn = handed.map(Some).or_else(|| shared.lane.as_ref().map(|lane| lane.try_enter(LABEL)));
     // Somebody else's turn: they tend the log too, or we come again.
     if !matches!(turn, Some(None)) {
-        shared.tend_log(&engine);
+        shared.tend_log(&engine, turn.as_mut().and_then(Option::as_mut));
     }
     drop(turn);
     shared.home.give(engine);
@@ -148,9 +151,13 @@ fn look_after_log(shared: &Arc<Shared>) {
 
 impl Shared {
     /// Do what is due about the log, unless somebody else has done it since.
-    fn tend_log(&self, engine: &Engine) {
+    fn tend_log(&self, engine: &Engine, turn: Option<&mut Turn>) {
         if engine.has_log() {
             self.checkpointer.refresh(engine.handle());
+        }
+        // Or the log never begins anew: somebody commits while it is copied.
+        if let Some(turn) = turn.filter(|_| self.checkpointer.is_full()) {
+            turn.hold_others_up();
         }
         self.checkpointer.act(engine.handle(), self.queue.required());
     }
