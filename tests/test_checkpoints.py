@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -497,3 +498,22 @@ def test_a_closed_database_has_let_the_file_go_though_somebody_still_has_the_obj
     with writelane.open(path, readonly=True) as reader:
         assert reader.execute("SELECT count(*) FROM t").rows == [(0,)]
     assert db.closed
+
+
+def test_a_turn_left_for_the_log_is_taken_up_whoever_has_queued_meanwhile(path: Path) -> None:
+    # Every commit leaves a log that is due, so that each of a caller's own leaves its turn to the writer thread.
+    with writelane.open(path, checkpoints=writelane.Checkpoints(pages=3), deadline=PATIENCE) as db:
+        db.execute("CREATE TABLE t(x)")
+
+        def alone() -> None:
+            for number in range(1_500):
+                db.execute("INSERT INTO t(x) VALUES (?)", (number,))
+
+        def queued() -> None:
+            for number in range(1_500):
+                db.submit("INSERT INTO t(x) VALUES (?)", (-number,)).result()
+
+        with ThreadPoolExecutor() as pool:
+            for work in [pool.submit(alone), pool.submit(queued)]:
+                work.result()
+        assert db.execute("SELECT count(*) FROM t").rows == [(3_000,)]

@@ -287,8 +287,7 @@ impl Lease {
         self.record(lost.as_ref());
         let turn = self.turn.take();
         if usable {
-            self.shared.home.give(engine);
-            self.shared.leave_log_to_writer(turn, Instant::now());
+            self.shared.leave_log_to_writer(turn, Some(engine), Instant::now());
         } else {
             drop(turn);
             self.shared.poison("a transaction could not be rolled back");

@@ -418,30 +418,40 @@ impl Shared {
             }
         };
         let ended = Instant::now();
-        if engine.autocommit() {
-            self.home.give(engine);
-        } else {
+        let usable = engine.autocommit();
+        self.leave_log_to_writer(turn, usable.then_some(engine), ended);
+        if !usable {
             self.poison("a transaction could not be rolled back");
         }
-        self.leave_log_to_writer(turn, ended);
         driven
     }
 
     /// After a commit of a caller's: it has its answer, and the writer thread tends the log, with the same turn.
-    pub(crate) fn leave_log_to_writer(&self, turn: Option<Turn>, now: Instant) {
-        if self.checkpointer.note_commit_at(now) {
+    ///
+    /// The turn is left before the engine comes home: whoever takes that finds the turn too, and does not wait for it.
+    pub(crate) fn leave_log_to_writer(&self, turn: Option<Turn>, engine: Option<Box<Engine>>, now: Instant) {
+        let full = self.checkpointer.note_commit_at(now);
+        if full {
             *self.handed.lock().unwrap_or_else(PoisonError::into_inner) = turn;
-            self.queue.nudge();
-            // Nobody would take it up.
-            if *self.ended.lock().unwrap_or_else(PoisonError::into_inner) {
-                drop(self.take_handed());
-            }
-            return;
-        }
-        if let Some(turn) = turn {
+        } else if let Some(turn) = turn {
             turn.leave_at(now);
         }
-        self.queue.nudge_from_sleep();
+        if let Some(engine) = engine {
+            self.home.give(engine);
+        }
+        if !full {
+            return self.queue.nudge_from_sleep();
+        }
+        self.queue.nudge();
+        // Nobody would take it up.
+        if *self.ended.lock().unwrap_or_else(PoisonError::into_inner) {
+            drop(self.take_handed());
+        }
+    }
+
+    /// Say whether a caller has left its turn for the log: who waits for a turn would wait for that one.
+    fn has_handed(&self) -> bool {
+        self.handed.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     /// Take up the turn that a caller has left for the log.

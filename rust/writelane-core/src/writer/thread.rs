@@ -85,7 +85,7 @@ fn serve_turn(shared: &Arc<Shared>) {
     };
     let mut turn = shared.take_handed();
     if let Some(lane) = shared.lane.as_ref().filter(|_| turn.is_none()) {
-        let interrupted = || waiting.keep_house() || shared.queue.is_empty();
+        let interrupted = || waiting.keep_house() || shared.queue.is_empty() || shared.has_handed();
         match lane.enter(&shared.first_label(), &Patience { until: None, interrupted: &interrupted }) {
             Ok(entered) => turn = Some(entered),
             Err(GaveUp::TimedOut | GaveUp::Interrupted) => {
