@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,6 +28,23 @@ def fuse(tmp_path: Path) -> Iterator[Callable[..., tuple[Path, Path]]]:
             return point, folder
 
         yield mount
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    """Make a shared library of this name of C; without a compiler the test is skipped."""
+
+    def build(name: str, code: str) -> Path:
+        compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+        if compiler is None:
+            pytest.skip(f"no C compiler here to make {name} with")
+        folder = tmp_path_factory.mktemp(name)
+        source, made = folder / f"{name}.c", folder / f"{name}.so"
+        source.write_text(code)
+        subprocess.run([compiler, "-shared", "-fPIC", "-o", made, source, "-ldl"], check=True)
+        return made
+
+    return build
 
 
 def pytest_configure() -> None:

@@ -122,7 +122,7 @@ impl Database {
         if own { Err(Error::Usage(OWN_TRANSACTION.into())) } else { Ok(()) }
     }
 
-    fn shared(&self) -> Result<&Arc<Shared>, Error> {
+    pub(crate) fn shared(&self) -> Result<&Arc<Shared>, Error> {
         self.check()?;
         match &self.file.writer {
             Some(writer) => Ok(writer.shared()),

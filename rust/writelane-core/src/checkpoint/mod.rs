@@ -247,21 +247,7 @@ impl Checkpointer {
         self.has_writer.store(has_writer, Ordering::Relaxed);
     }
 
-    /// Tend the log after a commit, with the turn in the lane, when the callers have their answers.
-    ///
-    /// Costs a few loads where nothing is due. What goes wrong fails nobody's write: it is counted, and tried again.
-    pub fn tend(self: &Arc<Self>, handle: &Handle, waiting_jobs: usize) {
-        if self.note_commit() {
-            self.act(handle, waiting_jobs);
-        }
-    }
-
-    /// Note that there was a commit; say whether the log is now so long that it must be tended.
-    pub fn note_commit(self: &Arc<Self>) -> bool {
-        self.note_commit_at(Instant::now())
-    }
-
-    /// As [`Checkpointer::note_commit`], for a caller that has just read the clock.
+    /// Note that there was a commit; say whether the log is now so long that it must be tended. Costs a few loads.
     pub fn note_commit_at(self: &Arc<Self>, now: Instant) -> bool {
         let now = now.saturating_duration_since(self.epoch);
         self.last_commit_ms.store(u64::try_from(now.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);

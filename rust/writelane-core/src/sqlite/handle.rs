@@ -324,26 +324,14 @@ impl Handle {
     /// them. `None`: there is no log.
     ///
     /// Reads two numbers of the shared memory that this handle has open. Only for a handle that has a log and shares it:
-    /// the memory would be made where there is none. Sources: <https://www.sqlite.org/walformat.html> (the WAL-index header: `mxFrame`, `nBackfill`),
-    /// <https://www.sqlite.org/c3ref/io_methods.html> (`xShmMap`).
+    /// the memory would be made where there is none. Sources: <https://www.sqlite.org/walformat.html> (the WAL-index
+    /// header: `mxFrame`, `nBackfill`), <https://www.sqlite.org/c3ref/io_methods.html> (`xShmMap`).
     pub fn log_frames(&self) -> Option<(u32, u32)> {
         const REGION: i32 = 32 << 10;
         const FRAMES: usize = 16;
         const BACKFILLED: usize = 96;
-        let mut file: *mut ffi::sqlite3_file = ptr::null_mut();
-        // SAFETY: the handle is open, "main" is NUL-terminated, this file control writes a pointer to a file, whose
-        // methods live as long as SQLite; one that is not open has none.
-        let map = unsafe {
-            let name = c"main".as_ptr();
-            let code = ffi::sqlite3_file_control(
-                self.db,
-                name,
-                ffi::SQLITE_FCNTL_FILE_POINTER,
-                ptr::from_mut(&mut file).cast(),
-            );
-            let methods = file.as_ref().filter(|_| code == ffi::SQLITE_OK)?.pMethods.as_ref()?;
-            methods.xShmMap.filter(|_| methods.iVersion >= 2)?
-        };
+        let (file, methods) = self.file(ffi::SQLITE_FCNTL_FILE_POINTER).ok()??;
+        let map = methods.xShmMap.filter(|_| methods.iVersion >= 2)?;
         let mut memory: *mut std::ffi::c_void = ptr::null_mut();
         // SAFETY: the file is open; without the flag to extend it, nothing is made that is not there.
         let code = unsafe { map(file, 0, REGION, 0, ptr::from_mut(&mut memory).cast()) };
@@ -375,16 +363,8 @@ impl Handle {
     pub fn has_moved(&self) -> Result<bool, SqliteError> {
         self.may_fail(|| "has_moved".to_owned())?;
         let mut moved: i32 = 0;
-        // SAFETY: the handle is open, "main" is NUL-terminated, this file control writes an int.
-        let code = unsafe {
-            ffi::sqlite3_file_control(
-                self.db,
-                c"main".as_ptr(),
-                ffi::SQLITE_FCNTL_HAS_MOVED,
-                ptr::from_mut(&mut moved).cast(),
-            )
-        };
-        match code {
+        // SAFETY: this file control writes an int.
+        match unsafe { self.file_control(ffi::SQLITE_FCNTL_HAS_MOVED, &mut moved) } {
             ffi::SQLITE_OK => Ok(moved != 0),
             ffi::SQLITE_NOTFOUND => Ok(false),
             code => Err(SqliteError::from_code(code)),
@@ -394,32 +374,44 @@ impl Handle {
     /// Bring the write-ahead log to the disk, with the sync that SQLite itself would use. Needs no lock.
     ///
     /// # Errors
-    /// What the disk says; `SQLITE_MISUSE` where there is no log. Source: <https://www.sqlite.org/c3ref/c_fcntl_begin_atomic_write.html>
-    /// (`SQLITE_FCNTL_JOURNAL_POINTER`), <https://www.sqlite.org/c3ref/io_methods.html> (`xSync`).
+    /// What the disk says; `SQLITE_MISUSE` where there is no log. Sources:
+    /// <https://www.sqlite.org/c3ref/c_fcntl_begin_atomic_write.html> (`SQLITE_FCNTL_JOURNAL_POINTER`), <https://www.sqlite.org/c3ref/io_methods.html> (`xSync`).
     pub fn sync_log(&self) -> Result<(), SqliteError> {
         self.may_fail(|| "sync_log".to_owned())?;
-        let mut file: *mut ffi::sqlite3_file = ptr::null_mut();
-        // SAFETY: the handle is open, "main" is NUL-terminated, this file control writes a pointer to a file.
-        let code = unsafe {
-            ffi::sqlite3_file_control(
-                self.db,
-                c"main".as_ptr(),
-                ffi::SQLITE_FCNTL_JOURNAL_POINTER,
-                ptr::from_mut(&mut file).cast(),
-            )
+        let found = self.file(ffi::SQLITE_FCNTL_JOURNAL_POINTER)?;
+        let Some((file, sync)) = found.and_then(|(file, methods)| Some((file, methods.xSync?))) else {
+            return Err(SqliteError::from_code(ffi::SQLITE_MISUSE));
         };
-        // SAFETY: a file that SQLite tells of lives as long as the handle does not close it, which only a statement on
-        // this handle does, and whoever calls has the handle for itself; one that is not open has no methods.
-        let sync = unsafe { file.as_ref().and_then(|file| file.pMethods.as_ref()).and_then(|methods| methods.xSync) };
-        match (code, sync) {
-            // SAFETY: as above; the method is the file's own.
-            (ffi::SQLITE_OK, Some(sync)) => match unsafe { sync(file, ffi::SQLITE_SYNC_NORMAL) } {
-                ffi::SQLITE_OK => Ok(()),
-                code => Err(SqliteError::from_code(code)),
-            },
-            (ffi::SQLITE_OK, None) => Err(SqliteError::from_code(ffi::SQLITE_MISUSE)),
-            (code, _) => Err(SqliteError::from_code(code)),
+        // SAFETY: the file is open, and the method is its own.
+        match unsafe { sync(file, ffi::SQLITE_SYNC_NORMAL) } {
+            ffi::SQLITE_OK => Ok(()),
+            code => Err(SqliteError::from_code(code)),
         }
+    }
+
+    /// Return a file of the main database, with its methods; `None` where it is not open. It lives until a statement on
+    /// this handle closes it, and whoever calls has the handle for itself.
+    fn file(&self, which: i32) -> Result<Option<(*mut ffi::sqlite3_file, &ffi::sqlite3_io_methods)>, SqliteError> {
+        let mut file: *mut ffi::sqlite3_file = ptr::null_mut();
+        // SAFETY: these file controls write a pointer to a file.
+        match unsafe { self.file_control(which, &mut file) } {
+            ffi::SQLITE_OK => {
+                // SAFETY: a file that SQLite tells of is live, and its methods live as long as SQLite; one that is not
+                // open has none.
+                let methods = unsafe { file.as_ref().and_then(|found| found.pMethods.as_ref()) };
+                Ok(methods.map(|methods| (file, methods)))
+            }
+            code => Err(SqliteError::from_code(code)),
+        }
+    }
+
+    /// Ask the main database's file something.
+    ///
+    /// # Safety
+    /// `answer` is of the type that `question` writes.
+    unsafe fn file_control<T>(&self, question: i32, answer: &mut T) -> i32 {
+        // SAFETY: the handle is open and "main" is NUL-terminated; the rest is the caller's word.
+        unsafe { ffi::sqlite3_file_control(self.db, c"main".as_ptr(), question, ptr::from_mut(answer).cast()) }
     }
 
     /// Set a `SQLITE_DBCONFIG_*` switch and return its value.

@@ -2,6 +2,8 @@
 
 pub mod engine;
 mod group;
+#[cfg(test)]
+mod handed_tests;
 mod home;
 mod home_file;
 pub mod lease;
@@ -574,11 +576,6 @@ impl Shared {
 
     fn holder(&self) -> Option<Holder> {
         self.lane.as_ref().map(|lane| lane.holder()).filter(|holder| *holder != Holder::Nobody)
-    }
-
-    /// Tend the log after a commit, with the turn, when the answers are given.
-    pub(crate) fn after_commit(&self, engine: &Engine) {
-        self.checkpointer.tend(engine.handle(), self.queue.required());
     }
 }
 

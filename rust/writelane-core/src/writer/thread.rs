@@ -118,10 +118,9 @@ fn serve_turn(shared: &Arc<Shared>) {
             }
         }
         shared.queue.admit();
-        if let Some(turn) = turn.as_mut().filter(|_| shared.checkpointer.is_full()) {
-            turn.hold_others_up();
+        if shared.checkpointer.note_commit_at(Instant::now()) {
+            shared.tend_log(&engine, turn.as_mut());
         }
-        shared.after_commit(&engine);
         // Given up already, where others could have it while the disk was waited for.
         let over = turn.as_ref().map_or(shared.lane.is_some(), Turn::should_yield);
         if over {
@@ -150,7 +149,8 @@ fn look_after_log(shared: &Arc<Shared>) {
 }
 
 impl Shared {
-    /// Do what is due about the log, unless somebody else has done it since.
+    /// Do what is due about the log, with the turn in the lane, unless somebody else has done it since. What goes wrong
+    /// fails nobody's write: it is counted, and tried again.
     fn tend_log(&self, engine: &Engine, turn: Option<&mut Turn>) {
         if engine.has_log() {
             self.checkpointer.refresh(engine.handle());
