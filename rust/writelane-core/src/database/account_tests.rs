@@ -1,8 +1,9 @@
 //! Failures are counted, once each, with their time where it went.
 
+use super::claim::Claim;
 use super::{CallOptions, Database, Options, Pending};
-use crate::error::Error;
-use crate::job::{Failure, Parameters, Work};
+use crate::error::{Error, Phase};
+use crate::job::{Account, Durability, Failure, Job, Parameters, Tried, Waited, Work};
 use crate::policy::checkpoint::Mode;
 use crate::sqlite::faults::{Fault, Plan, Wish};
 use crate::sqlite::{Handle, OpenFlags, ffi};
@@ -310,5 +311,24 @@ fn a_flush_is_nobody_s_statement() {
 fn await_true(is_so: impl Fn() -> bool) {
     while !is_so() {
         std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_job_that_the_writer_has_waits_for_the_lock_also_between_two_waits_of_the_writer() {
+    let scratch = Scratch::new();
+    let shared = scratch.db.shared().unwrap();
+    let since = Duration::from_millis(300);
+    for tried in [None, Some(Duration::from_micros(200))] {
+        let called = Instant::now() - since;
+        let mut job = Job::new(scratch.insert(), Durability::Normal, None, called);
+        job.tried = tried.map(|lock| {
+            let account = Account { waited: Waited { lock, ..Waited::default() }, ..Account::default() };
+            Box::new(Tried { until: called + lock, account })
+        });
+        assert!(!shared.waits_for_lock());
+        let waited = Claim::of(&job).timeout(shared, Phase::Lock).account.waited;
+        assert_eq!(waited.queue, Duration::ZERO, "its caller had tried: {tried:?}");
+        assert!(waited.lock >= since, "its caller had tried: {tried:?}");
     }
 }

@@ -10,7 +10,7 @@ use crate::wait::{GaveUp, Patience, SLICE};
 use crate::writer::Shared;
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The claim on the answer to a job, with what is told of it where there is none.
 pub(super) struct Claim {
@@ -69,8 +69,10 @@ impl Claim {
     pub(super) fn timeout(&self, shared: &Shared, phase: Phase) -> Box<Failure> {
         let now = Instant::now();
         let mut account = self.waited(shared, now);
-        if phase == Phase::Lock && account.waited.lock.is_zero() {
-            std::mem::swap(&mut account.waited.lock, &mut account.waited.queue);
+        let tried = self.tried.as_ref().map_or(Duration::ZERO, |tried| tried.account.waited.lock);
+        if phase == Phase::Lock && account.waited.lock == tried {
+            // The writer has the job, and is between two waits for the lock.
+            account.waited.lock += std::mem::take(&mut account.waited.queue);
         }
         account.holder = shared.lock_holder().or(account.holder);
         let after = now.saturating_duration_since(self.called);
