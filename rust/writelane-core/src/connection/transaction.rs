@@ -7,6 +7,7 @@ use super::waits::Ended;
 use super::{Connection, Error, Lost, State, install_busy};
 use crate::lane::Holder;
 use crate::sqlite::{Handle, SqliteError, Statement, Step, ValueRef, ffi};
+use crate::vfs;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -160,8 +161,11 @@ impl Connection {
         let mut drained = false;
         loop {
             let autocommit = handle.autocommit();
-            let stepped =
-                if kind == Kind::Checkpoint { self.checkpoint(state, handle, statement) } else { statement.step() };
+            let stepped = if kind == Kind::Checkpoint {
+                self.checkpoint(state, handle, statement)
+            } else {
+                self.step(statement, kind, autocommit)
+            };
             let error = match stepped {
                 Ok(Step::Row) if kind == Kind::Checkpoint && is_busy(statement) => {
                     if self.pause_checkpoint(state, handle, sql, attempt)? {
@@ -208,6 +212,18 @@ impl Connection {
                 Decision::Stale => return Err(Error::StaleSnapshot(error)),
                 Decision::Fail => return Err(self.gave_up(error)),
             }
+        }
+    }
+
+    /// Step a statement that was reset. Where it is a transaction of its own, or ends one, its commit takes few system calls.
+    fn step(&self, statement: &Statement, kind: Kind, autocommit: bool) -> Result<Step, SqliteError> {
+        // A statement that gives rows commits with a later step.
+        let whole = autocommit && matches!(kind, Kind::Dml | Kind::With) && statement.column_count() == 0;
+        match kind {
+            _ if self.lane.is_none() || statement.is_readonly() && kind != Kind::Commit => statement.step(),
+            Kind::Commit => vfs::gathering_frames(|| statement.step()),
+            _ if whole => vfs::leaving_marks(|| vfs::gathering_frames(|| statement.step())),
+            _ => statement.step(),
         }
     }
 

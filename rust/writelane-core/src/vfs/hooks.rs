@@ -7,7 +7,7 @@
 //! on Apple's AArch64, one reason why this is for Linux.
 
 use super::descriptors::{self, INHERITED, Inode};
-use super::{LockKind, kernel, lock_kind};
+use super::{LockKind, kernel, lock_kind, log_writes, read_marks};
 use libc::{c_char, c_int, c_void};
 use rusqlite::ffi;
 use std::cell::Cell;
@@ -46,7 +46,17 @@ pub(super) fn replace() -> bool {
             (c"stat", std::mem::transmute::<StatCall, unsafe extern "C" fn()>(stat)),
         ]
     };
-    table.into_iter().all(|(name, call)| {
+    // SAFETY: as above. The two names of each are one call where `off_t` has 64 bits, and SQLite is built with either.
+    let at_offset: [(&CStr, unsafe extern "C" fn()); 4] = unsafe {
+        [
+            (c"pwrite", std::mem::transmute::<WriteCall, unsafe extern "C" fn()>(pwrite)),
+            (c"pwrite64", std::mem::transmute::<WriteCall, unsafe extern "C" fn()>(pwrite)),
+            (c"pread", std::mem::transmute::<ReadCall, unsafe extern "C" fn()>(pread)),
+            (c"pread64", std::mem::transmute::<ReadCall, unsafe extern "C" fn()>(pread)),
+        ]
+    };
+    let at_offset = at_offset.into_iter().filter(|_| cfg!(target_pointer_width = "64"));
+    table.into_iter().chain(at_offset).all(|(name, call)| {
         // SAFETY: a NUL-terminated name and a function that lives as long as the process.
         unsafe { set(vfs, name.as_ptr(), Some(call)) == ffi::SQLITE_OK }
     })
@@ -56,6 +66,8 @@ type OpenCall = unsafe extern "C" fn(*const c_char, c_int, c_int) -> c_int;
 type CloseCall = unsafe extern "C" fn(c_int) -> c_int;
 type FcntlCall = unsafe extern "C" fn(c_int, c_int, *mut c_void) -> c_int;
 type FstatCall = unsafe extern "C" fn(c_int, *mut libc::stat64) -> c_int;
+type WriteCall = unsafe extern "C" fn(c_int, *const c_void, usize, libc::off_t) -> isize;
+type ReadCall = unsafe extern "C" fn(c_int, *mut c_void, usize, libc::off_t) -> isize;
 type StatCall = unsafe extern "C" fn(*const c_char, *mut libc::stat64) -> c_int;
 
 unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: c_int) -> c_int {
@@ -120,6 +132,12 @@ unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> 
     };
     // SAFETY: SQLite passes a valid flock structure with each of these commands.
     let wanted = unsafe { &mut *argument.cast::<libc::flock>() };
+    if i32::from(wanted.l_type) == libc::F_UNLCK {
+        log_writes::before_unlock();
+    } else if command == libc::F_OFD_SETLK && read_marks::is_to_stay(wanted) {
+        kernel::set_errno(libc::EAGAIN);
+        return -1;
+    }
     if lock_kind() == LockKind::Process {
         return lock_in_process(fd, command, wanted);
     }
@@ -137,6 +155,30 @@ unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> 
             }
             0
         }
+        Err(error) => {
+            kernel::set_errno_of(&error);
+            -1
+        }
+    }
+}
+
+unsafe extern "C" fn pwrite(fd: c_int, bytes: *const c_void, length: usize, at: libc::off_t) -> isize {
+    // SAFETY: SQLite passes a buffer of this length.
+    let bytes = unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), length) };
+    answer(log_writes::write(fd, bytes, at))
+}
+
+unsafe extern "C" fn pread(fd: c_int, bytes: *mut c_void, length: usize, at: libc::off_t) -> isize {
+    match log_writes::before_read(fd) {
+        // SAFETY: SQLite passes a buffer of this length.
+        Ok(()) => unsafe { libc::pread(fd, bytes, length, at) },
+        Err(error) => answer(Err(error)),
+    }
+}
+
+fn answer(result: io::Result<usize>) -> isize {
+    match result {
+        Ok(length) => length.cast_signed(),
         Err(error) => {
             kernel::set_errno_of(&error);
             -1

@@ -56,6 +56,14 @@ pub(super) fn lock_description(fd: c_int, command: c_int, lock: &mut flock) -> i
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Write at an offset.
+#[inline]
+pub(super) fn write(fd: c_int, bytes: &[u8], at: libc::off_t) -> io::Result<usize> {
+    // SAFETY: the buffer is readable for its length.
+    let written = unsafe { libc::pwrite(fd, bytes.as_ptr().cast(), bytes.len(), at) };
+    usize::try_from(written).map_err(|_| io::Error::last_os_error())
+}
+
 /// Open a file with a descriptor above the standard streams'.
 ///
 /// Where one of those is closed, it is first pointed at `/dev/null`, as SQLite would do *after* its open; but to undo

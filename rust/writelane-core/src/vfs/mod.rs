@@ -2,7 +2,7 @@
 //!
 //! POSIX record locks belong to the process. When any code of a process closes any descriptor of a file, all locks
 //! the process holds on it are gone, and two copies of SQLite in one process (ours and the one under the standard
-//! library's `sqlite3`) do not exclude each other at all. So this module answers six of the system calls of the
+//! library's `sqlite3`) do not exclude each other at all. So this module answers some of the system calls of the
 //! bundled SQLite itself (`xSetSystemCall`, <https://www.sqlite.org/c3ref/vfs.html>):
 //!
 //! - `fcntl`: record locks become *open file description* locks (fcntl(2), Linux 3.15). They conflict with POSIX locks,
@@ -13,6 +13,7 @@
 //! - `fstat` and `stat`: SQLite keeps its bookkeeping of locks in memory by (device, inode). In a forked child that
 //!   memory is the parent's and so are the locks in it; mixing a number that a fork raises into `st_dev` makes every
 //!   file new to the child. `st_ino` stays true, since SQLite compares it to see whether a file was moved.
+//! - `pwrite` and `pread`: what a commit writes to the log goes in one call; `log_writes.rs` says why that is safe.
 //!
 //! Around a fork, SQLite's static mutexes and ours are held, so that the child gets them unlocked and what they guard
 //! whole; the child then really closes the canonical and parked descriptors, or a lock of its parent's would live on
@@ -39,7 +40,11 @@ mod hooks;
 mod identity;
 #[cfg(target_os = "linux")]
 mod kernel;
+#[cfg(target_os = "linux")]
+mod log_writes;
 mod probe;
+#[cfg(target_os = "linux")]
+mod read_marks;
 
 pub use foreign::foreign_copy_has_open;
 pub use identity::{FileIdentity, identity};
@@ -113,6 +118,27 @@ fn install_once() -> u8 {
 pub fn release_idle() {
     #[cfg(target_os = "linux")]
     descriptors::lock().release_all_idle();
+}
+
+/// Run `call`, which makes a commit or fails, with the commit's frames gathered into few writes (`log_writes.rs`).
+///
+/// # Errors
+/// Those of `call`, and `SQLITE_IOERR_WRITE`: then a transaction that is open is to be rolled back.
+#[inline]
+pub(crate) fn gathering_frames<T>(call: impl FnOnce() -> Result<T, SqliteError>) -> Result<T, SqliteError> {
+    #[cfg(target_os = "linux")]
+    return log_writes::gather(call);
+    #[cfg(not(target_os = "linux"))]
+    call()
+}
+
+/// Begin a short write, with the marks of what is read in the log left where they are (`read_marks.rs`).
+#[inline]
+pub(crate) fn leaving_marks<T>(begin: impl FnOnce() -> T) -> T {
+    #[cfg(target_os = "linux")]
+    return read_marks::leave(begin);
+    #[cfg(not(target_os = "linux"))]
+    begin()
 }
 
 /// Say whether the last open on this thread was refused because other code of this process has the file open, and

@@ -8,6 +8,7 @@ use crate::error::Error;
 use crate::job::{Call, Durability, Effect, Parameters};
 use crate::kind::{self, Kind};
 use crate::sqlite::{Authorization, Authorizer, Handle, SqliteError, Statement, Step, Value, ValueRef, ffi};
+use crate::vfs;
 use std::collections::HashMap;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -196,12 +197,20 @@ impl Engine {
         run_own(&self.begin)
     }
 
+    /// As [`Engine::begin`], for a transaction that is over at once.
+    ///
+    /// # Errors
+    /// As [`Engine::begin`].
+    pub fn begin_short(&self) -> Result<(), SqliteError> {
+        vfs::leaving_marks(|| run_own(&self.begin))
+    }
+
     /// COMMIT.
     ///
     /// # Errors
     /// Whether the transaction is still open is asked with [`Engine::autocommit`].
     pub fn commit(&self) -> Result<(), SqliteError> {
-        run_own(&self.commit)
+        if self.has_log { vfs::gathering_frames(|| run_own(&self.commit)) } else { run_own(&self.commit) }
     }
 
     /// ROLLBACK, if a transaction is open.

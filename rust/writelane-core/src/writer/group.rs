@@ -709,7 +709,7 @@ pub(super) fn drive(
     let waiting_since = waiting.since();
     let mut blame = waiting.into_blame();
     let mut member = Member::new(job);
-    if let Err(error) = engine.set_durability(member.job.durability).and_then(|()| engine.begin()) {
+    if let Err(error) = engine.set_durability(member.job.durability).and_then(|()| engine.begin_short()) {
         return match retry::remedy(error.code, retry::Point::Begin) {
             retry::Remedy::Report => {
                 let now = Instant::now();
