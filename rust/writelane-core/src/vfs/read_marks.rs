@@ -66,8 +66,8 @@ mod tests {
                 assert!(!stays(libc::F_RDLCK, 124, 1), "who reads gets its lock");
                 assert!(!stays(libc::F_WRLCK, 120, 1), "and who writes");
                 assert!(!stays(libc::F_WRLCK, 124, 4), "and who has the log begin anew");
-                let left = MARKS.into_iter().filter(|mark| stays(libc::F_WRLCK, *mark, 1)).count();
-                assert!(!MARKS.into_iter().any(|mark| stays(libc::F_WRLCK, mark, 1)));
+                let left = MARKS.filter(|mark| stays(libc::F_WRLCK, *mark, 1)).count();
+                assert!(!MARKS.clone().any(|mark| stays(libc::F_WRLCK, mark, 1)));
                 left == 0
             })
         });
