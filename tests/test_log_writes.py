@@ -53,8 +53,8 @@ ssize_t pwrite(int fd, const void *bytes, size_t length, off_t at) { return take
 ssize_t pwrite64(int fd, const void *bytes, size_t length, off_t at) { return take(fd, bytes, length, at); }
 """
 
-#: Writes in every way, each time with another disk, and looks after each whether a copy of the files, from which another
-#: SQLite makes what was in the shared memory anew, has exactly what was answered.
+#: Writes in every way, each time with another disk, and looks after each whether a copy of the files, with the shared
+#: memory made anew by another SQLite, has exactly what was answered.
 WORKER = '''
 import ctypes, itertools, os, random, shutil, sqlite3, sys
 import writelane
@@ -264,7 +264,7 @@ def test_a_transaction_that_stays_open_keeps_nothing_before_it_from_a_checkpoint
 
 def test_foreign_checkpoints_in_the_middle_of_short_writes_copy_nearly_all(database):
     """Every transaction they meet began with a mark that at most the sixteenth write before it has set."""
-    with writelane.open(database, checkpoints=writelane.Checkpoints(pages=900)) as db:
+    with writelane.open(database, checkpoints=writelane.Checkpoints(pages=900)):
         foreign = sqlite3.connect(database, isolation_level=None)
         met = []
 

@@ -28,6 +28,7 @@ mod registry;
 pub mod sqlite;
 mod sync;
 pub mod telemetry;
+mod threads;
 pub mod ticket;
 pub mod uuid;
 pub mod vfs;

@@ -256,7 +256,7 @@ impl Checkpointer {
         }
         let full = self.is_full();
         if !full {
-            self.ahead.note(&self.path, self.pages.load(Ordering::Relaxed));
+            ahead::note(self, self.pages.load(Ordering::Relaxed));
         }
         full
     }

@@ -20,31 +20,16 @@ const WAKING: Duration = Duration::from_micros(100);
 /// How often at most: it may have been killed, or be stopped.
 const WAKING_LOOKS: u32 = 20;
 
-/// Start a named thread that takes no signal of the process, so that every signal finds a thread that expects it.
-pub fn start(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    // SAFETY: both sets are plain old data, filled by the calls; the mask of this thread is put back below.
-    let before = unsafe {
-        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-        before
-    };
-    let started = thread::Builder::new().name(name.into()).stack_size(128 * 1024).spawn(run);
-    // SAFETY: the set is the one the thread had before.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
-    started.map(drop)
-}
-
 /// Do the lane's errands until there are none for a while.
 pub fn run(lane: &Arc<Lane>) {
     let mut idle_since = None;
     let mut state = lock(&lane.state);
     loop {
         match state.errand(&lane.path) {
-            Errand::Queue(file) => {
+            Errand::Queue { file, pressed } => {
                 idle_since = None;
                 drop(state);
-                let got = stand_in_line(&file);
+                let got = stand_in_line(&file, pressed);
                 state = lock(&lane.state);
                 lane.stats.queued();
                 state.queued(&file, &lane.path, got.is_ok());
@@ -72,20 +57,19 @@ pub fn run(lane: &Arc<Lane>) {
 }
 
 /// Go through the turnstile, waiting as long as it takes.
-fn stand_in_line(file: &LaneFile) -> io::Result<()> {
+fn stand_in_line(file: &LaneFile, pressed: bool) -> io::Result<()> {
     if file.try_turnstile()? {
         return Ok(());
     }
     let_the_woken_go_first(file);
     // Without it, others may get before this process: no reason not to stand in line.
-    let announced = file.share(WAITING).is_ok();
+    let announced = file.announce(pressed).is_ok();
     let queue = wait_for(file, QUEUE);
     if announced {
         file.unlock(WAITING);
     }
-    queue?;
-    let front = wait_for(file, FRONT);
-    file.unlock(QUEUE);
+    let front = queue.and_then(|()| wait_for(file, FRONT));
+    file.leave_queue();
     front
 }
 

@@ -18,14 +18,16 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// The byte that everybody who stands before the queue has a shared lock on. When the queue's lock is given up, the
+/// kernel wakes the first who waits for it, and whoever asks until that one runs would get it instead: this byte says
+/// that somebody is about to.
+pub const WAITING: i64 = 98;
+/// The byte that those who wait, and do not want to write without end, have a shared lock on until they have the front.
+pub const PRESSED: i64 = 99;
 /// The byte whose lock is the place in the queue: its owner waits for [`FRONT`].
 pub const QUEUE: i64 = 100;
 /// The byte whose lock is the turn.
 pub const FRONT: i64 = 101;
-/// The byte that everybody who stands before the queue has a shared lock on. When the queue's lock is given up, the
-/// kernel wakes the first who waits for it, and whoever asks until that one runs would get it instead: this byte says
-/// that somebody is about to.
-pub const WAITING: i64 = 102;
 /// Where the records begin. The lock on a record's first byte says that its writer lives.
 const SLOTS: i64 = 4096;
 
@@ -183,12 +185,22 @@ impl LaneFile {
         }
     }
 
-    /// Take a shared lock on `byte`, which nobody ever has for himself alone.
+    /// Say that this process stands before the queue, and whether it is `pressed`.
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn share(&self, byte: i64) -> io::Result<()> {
-        self.lock_call(libc::F_SETLK, libc::F_RDLCK, byte, 1).map(drop)
+    pub fn announce(&self, pressed: bool) -> io::Result<()> {
+        self.lock_call(libc::F_SETLK, libc::F_RDLCK, WAITING, 1 + i64::from(pressed)).map(drop)
+    }
+
+    /// Leave the queue, with the front or without.
+    pub fn leave_queue(&self) {
+        self.unlock_all(PRESSED, 2);
+    }
+
+    /// Say whether another process waits that is pressed.
+    pub fn is_pressed(&self) -> bool {
+        self.blocker(PRESSED, 1).is_some()
     }
 
     /// Wait in the kernel for the lock on `byte`, without end.
@@ -220,8 +232,12 @@ impl LaneFile {
 
     /// Give the lock on `byte` up.
     pub fn unlock(&self, byte: i64) {
+        self.unlock_all(byte, 1);
+    }
+
+    fn unlock_all(&self, byte: i64, count: i64) {
         // Unlocking fails only where the descriptor is gone, and then the lock is gone with it.
-        let _ = self.lock_call(libc::F_SETLK, libc::F_UNLCK, byte, 1);
+        let _ = self.lock_call(libc::F_SETLK, libc::F_UNLCK, byte, count);
     }
 
     /// Say who has a lock in `bytes` that would keep this process from it.
@@ -233,7 +249,7 @@ impl LaneFile {
 
     /// Say whether another process waits in the queue or before it, or has the turn.
     pub fn is_contended(&self) -> bool {
-        self.blocker(QUEUE, 3).is_some()
+        self.blocker(WAITING, 1 + FRONT - WAITING).is_some()
     }
 
     /// Say whether another process has a record here.

@@ -26,6 +26,7 @@ mod stats;
 use crate::holder;
 use crate::policy::courtesy;
 use crate::telemetry::Telemetry;
+use crate::threads;
 use crate::wait::{GaveUp, Patience};
 use probe::{Kept, Prober};
 use state::{Right, State, Ticket};
@@ -212,7 +213,7 @@ impl Lane {
             return;
         }
         let lane = Arc::clone(self);
-        state.agent = agent::start("wl-lane", move || agent::run(&lane)).is_ok();
+        state.agent = threads::start("wl-lane", move || agent::run(&lane)).is_ok();
         if !state.agent {
             // No thread to be had: then without taking turns between processes.
             state.go_alone(&self.path);
@@ -221,7 +222,7 @@ impl Lane {
 
     fn keep_watch(self: &Arc<Self>) {
         let lane = Arc::downgrade(self);
-        if agent::start("wl-look", move || company::keep(&lane)).is_err() {
+        if threads::start("wl-look", move || company::keep(&lane)).is_err() {
             lock(&self.state).watch.end();
         }
     }

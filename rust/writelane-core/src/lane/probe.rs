@@ -1,6 +1,7 @@
 //! Waiting in the kernel for SQLite's own write lock, on a thread of its own so that the caller can give up.
 
 use super::{Lane, agent, file, lock};
+use crate::threads;
 use crate::vfs::{Probed, WriteLockProbe};
 use crate::wait::{GaveUp, Patience};
 use std::io;
@@ -68,7 +69,7 @@ impl Prober {
             let mut rounds = lock(&prober.rounds);
             if !rounds.thread {
                 let own = Arc::clone(lane);
-                rounds.thread = agent::start("wl-probe", move || run(&own)).is_ok();
+                rounds.thread = threads::start("wl-probe", move || run(&own)).is_ok();
                 if !rounds.thread {
                     drop(rounds);
                     return pause(dice, patience);

@@ -6,7 +6,7 @@ use super::file::{self, FRONT, LaneFile, QUEUE};
 use super::registry;
 use super::slot::{Doing, Page};
 use crate::holder::process;
-use crate::policy::courtesy::{self, Company};
+use crate::policy::courtesy::{self, Company, Stage};
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
@@ -97,8 +97,9 @@ impl Front {
 
 /// What the agent is to do next.
 pub enum Errand {
-    /// Wait in the kernel for the queue, then the front, of this file.
-    Queue(Arc<LaneFile>),
+    /// Wait in the kernel for the queue, then the front, of this file. A process that is `pressed` does not want to write
+    /// without end.
+    Queue { file: Arc<LaneFile>, pressed: bool },
     /// Sleep until then, or until called.
     Sleep(Option<Instant>),
 }
@@ -126,8 +127,12 @@ pub struct State {
     stopped: Option<u32>,
     /// When nobody was seen at the lane file, unless somebody was met since.
     nobody_at: Option<Instant>,
+    /// When nobody was seen to be pressed.
+    unpressed_at: Option<Instant>,
+    /// The last time at the front was ended by the others' waiting, not by its owner's staying away.
+    endless: bool,
     left: Option<Instant>,
-    came_back_after: Option<Duration>,
+    returns: courtesy::Returns,
     pub watch: Watch,
     /// One moment by both clocks, which go alike: ours, and the one that other processes read.
     origin: (Instant, u64),
@@ -152,8 +157,10 @@ impl State {
             alarm: None,
             stopped: None,
             nobody_at: None,
+            unpressed_at: None,
+            endless: false,
             left: None,
-            came_back_after: None,
+            returns: courtesy::Returns::default(),
             watch: Watch::default(),
             origin: (Instant::now(), process::monotonic_ns()),
             dice: process::monotonic_ns() | 1,
@@ -167,7 +174,10 @@ impl State {
             return None;
         }
         self.look_again(database, now);
-        self.came_back_after = self.left.map(|left| now.saturating_duration_since(left));
+        if let Some(left) = self.left {
+            let kept = self.front.as_ref().is_some_and(|front| !front.courtesy);
+            self.returns.came(now.saturating_duration_since(left), kept);
+        }
         self.turn = Some(self.right(now)?);
         self.publish_turn(Doing::Turn, now, statement);
         self.turn
@@ -182,7 +192,7 @@ impl State {
                 return None;
             }
             let front = self.front.as_mut().filter(|front| !front.courtesy)?;
-            if !State::is_young(since, now) {
+            if now.saturating_duration_since(since) >= courtesy::LONG_QUANTUM {
                 (front.since, front.holding_since) = (now, now);
             }
             front.until = None;
@@ -208,8 +218,26 @@ impl State {
     }
 
     /// Say whether this process, which has had the front since then, must let others have it.
-    fn is_used_up(&self, file: &LaneFile, since: Instant, now: Instant) -> bool {
-        !State::is_young(since, now) && (self.company(now) > Company::Nobody || file.has_queue())
+    fn is_used_up(&mut self, file: &LaneFile, since: Instant, now: Instant) -> bool {
+        let age = now.saturating_duration_since(since);
+        let used_up = match courtesy::stage(age) {
+            Stage::Young => false,
+            _ if self.company(now) > Company::Nobody => true,
+            Stage::Extended => self.is_pressed(file, now),
+            Stage::Over => file.has_queue(),
+        };
+        self.endless |= used_up;
+        used_up
+    }
+
+    /// Say whether somebody waits who is pressed, by a look that is not older than part of a quantum.
+    fn is_pressed(&mut self, file: &LaneFile, now: Instant) -> bool {
+        let fresh = |at: Instant| now.saturating_duration_since(at) < courtesy::LOOK_EVERY;
+        if self.unpressed_at.is_some_and(fresh) {
+            return false;
+        }
+        self.unpressed_at = (!file.is_pressed()).then_some(now);
+        self.unpressed_at.is_none()
     }
 
     /// Give the front up, at once or after a window for outsiders.
@@ -319,14 +347,15 @@ impl State {
             if self.is_used_up(&file, since, now) {
                 self.end_tenure(&file, now);
             } else if self.waiters.is_empty() {
-                match (courtesy::linger(self.came_back_after).filter(|_| lingers), &mut self.front) {
-                    (Some(linger), Some(front)) if State::is_young(since, now) => {
+                match (self.returns.linger().filter(|_| lingers), &mut self.front) {
+                    (Some(linger), Some(front))
+                        if courtesy::stage(now.saturating_duration_since(since)) < Stage::Over =>
+                    {
                         let until = now + linger;
                         front.until = Some(until);
                         return self.alarm.is_none_or(|alarm| alarm > until + courtesy::LATE_LOOK);
                     }
-                    _ if file.has_queue() => self.end_tenure(&file, now),
-                    _ => self.give_front(&file),
+                    _ => self.stay_away(&file, now),
                 }
             }
             if self.front.as_ref().is_some_and(|front| front.courtesy) {
@@ -358,6 +387,12 @@ impl State {
         }
     }
 
+    /// Give the front up though nobody has made this process do it.
+    fn stay_away(&mut self, file: &LaneFile, now: Instant) {
+        self.endless = false;
+        if file.has_queue() { self.end_tenure(file, now) } else { self.give_front(file) }
+    }
+
     fn give_front(&mut self, file: &LaneFile) {
         file.unlock(FRONT);
         self.front = None;
@@ -368,7 +403,7 @@ impl State {
         let errand = self.next_errand(database, Instant::now());
         self.alarm = match &errand {
             Errand::Sleep(until) => *until,
-            Errand::Queue(_) => None,
+            Errand::Queue { .. } => None,
         };
         errand
     }
@@ -399,18 +434,17 @@ impl State {
         let wanted = self.joining.is_some() || (self.turn.is_none() && !self.waiters.is_empty());
         if self.front.is_none() && wanted {
             self.queueing = true;
-            return Errand::Queue(file);
+            return Errand::Queue { file, pressed: !self.endless };
         }
         Errand::Sleep(None)
     }
 
     /// End what the front was kept for: a window for outsiders, or a thread that did not come back.
     fn time_is_up(&mut self, file: &LaneFile, database: &Path, now: Instant) {
-        let queue = file.has_queue();
         match &mut self.front {
             Some(front) if front.courtesy => {
                 *front = Front::new(now);
-                if queue || self.waiters.is_empty() {
+                if file.has_queue() || self.waiters.is_empty() {
                     self.give_front(file);
                 } else {
                     self.serve_next(database, now);
@@ -419,8 +453,10 @@ impl State {
             Some(_) if !self.waiters.is_empty() => {
                 self.serve_next(database, now);
             }
-            Some(_) if queue => self.end_tenure(file, now),
-            _ => self.give_front(file),
+            _ => {
+                self.returns.lapsed();
+                self.stay_away(file, now);
+            }
         }
     }
 
@@ -464,7 +500,7 @@ impl State {
 
     /// Say whether a turn that began at `since` has time left, whoever waits.
     pub fn is_young(since: Instant, now: Instant) -> bool {
-        now.saturating_duration_since(since) < courtesy::QUANTUM
+        courtesy::stage(now.saturating_duration_since(since)) == Stage::Young
     }
 
     /// Say whether somebody waits for a turn that is no longer young.
@@ -623,5 +659,137 @@ impl State {
             (Some(page), None, Some(file), Some(slot)) => file.write_slot(slot, page),
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::file::{PRESSED, WAITING};
+    use super::*;
+    use std::fs;
+    use std::os::unix::ffi::OsStrExt;
+    use std::path::PathBuf;
+
+    /// A database and its lane, as this process and another see them.
+    struct Scene {
+        database: PathBuf,
+        state: State,
+        other: Option<libc::pid_t>,
+    }
+
+    impl Scene {
+        fn new() -> Self {
+            use std::sync::atomic::AtomicU32;
+            static COUNT: AtomicU32 = AtomicU32::new(0);
+            let name = format!("writelane-state-{}-{}.db", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+            let database = std::env::temp_dir().join(name);
+            fs::write(&database, "").unwrap();
+            let mut state = State::new();
+            state.look_again(&database, Instant::now());
+            assert!(state.file.is_some());
+            Self { database, state, other: None }
+        }
+
+        fn file(&self) -> Arc<LaneFile> {
+            self.state.file.clone().unwrap()
+        }
+
+        /// Have another process hold a shared lock on these bytes of the lane file.
+        fn other_process_locks(&mut self, from: i64, to: i64) {
+            let name = std::ffi::CString::new(file::path_of(&self.database).as_os_str().as_bytes()).unwrap();
+            let mut pipe = [0; 2];
+            // SAFETY: plain system calls; between `fork` and `_exit` the child makes only such as are safe there.
+            unsafe {
+                assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
+                let pid = libc::fork();
+                if pid == 0 {
+                    let mut lock: libc::flock = std::mem::zeroed();
+                    (lock.l_type, lock.l_start, lock.l_len) = (libc::F_RDLCK as _, from, to - from + 1);
+                    let file = libc::open(name.as_ptr(), libc::O_RDWR);
+                    let locked = libc::fcntl(file, libc::F_SETLK, &raw const lock) == 0;
+                    libc::write(pipe[1], (&raw const locked).cast(), 1);
+                    libc::pause();
+                    libc::_exit(0);
+                }
+                assert!(pid > 0);
+                self.other = Some(pid);
+                let mut locked = 0_u8;
+                assert_eq!(libc::read(pipe[0], (&raw mut locked).cast(), 1), 1);
+                assert_eq!(locked, 1);
+                libc::close(pipe[0]);
+                libc::close(pipe[1]);
+            }
+        }
+
+        /// Say whether a turn of this age is used up.
+        fn is_used_up(&mut self, age: Duration) -> bool {
+            self.state.unpressed_at = None;
+            let now = Instant::now() + courtesy::LONG_QUANTUM;
+            self.state.is_used_up(&self.file(), now.checked_sub(age).unwrap(), now)
+        }
+    }
+
+    impl Drop for Scene {
+        fn drop(&mut self) {
+            if let Some(pid) = self.other {
+                // SAFETY: plain system calls on a child that was not waited for.
+                unsafe {
+                    libc::kill(pid, libc::SIGKILL);
+                    libc::waitpid(pid, std::ptr::null_mut(), 0);
+                }
+            }
+            self.state.drop_file(Instant::now());
+            let _ = fs::remove_file(file::path_of(&self.database));
+            let _ = fs::remove_file(&self.database);
+        }
+    }
+
+    const BRIEF: Duration = Duration::from_micros(1);
+
+    #[test]
+    fn a_turn_lasts_for_as_long_as_nobody_waits() {
+        let mut scene = Scene::new();
+        assert!(!scene.is_used_up(courtesy::LONG_QUANTUM * 2));
+    }
+
+    #[test]
+    fn who_writes_without_end_too_is_kept_waiting_longer() {
+        let mut scene = Scene::new();
+        scene.other_process_locks(QUEUE, QUEUE);
+        assert!(!scene.is_used_up(courtesy::QUANTUM));
+        assert!(!scene.is_used_up(courtesy::LONG_QUANTUM - BRIEF));
+        assert!(scene.is_used_up(courtesy::LONG_QUANTUM));
+    }
+
+    #[test]
+    fn who_is_pressed_is_not() {
+        for from in [WAITING, PRESSED] {
+            let mut scene = Scene::new();
+            scene.other_process_locks(from, QUEUE);
+            assert!(!scene.is_used_up(courtesy::QUANTUM - BRIEF));
+            assert!(scene.is_used_up(courtesy::QUANTUM));
+        }
+    }
+
+    #[test]
+    fn a_process_is_pressed_unless_the_others_waiting_ended_its_last_time_at_the_front() {
+        let mut scene = Scene::new();
+        scene.other_process_locks(QUEUE, FRONT);
+        let pressed = |scene: &mut Scene| {
+            scene.state.push(&Ticket::new("SELECT 1"));
+            let errand = scene.state.errand(&scene.database.clone());
+            (scene.state.queueing, scene.state.waiters) = (false, VecDeque::new());
+            match errand {
+                Errand::Queue { pressed, .. } => pressed,
+                Errand::Sleep(_) => panic!("somebody waits"),
+            }
+        };
+        assert!(pressed(&mut scene), "it is new");
+        assert!(scene.is_used_up(courtesy::LONG_QUANTUM));
+        assert!(!pressed(&mut scene));
+        assert!(!pressed(&mut scene), "and until it has had the front again");
+        scene.state.front = Some(Front::new(Instant::now()));
+        scene.state.stay_away(&scene.file(), Instant::now());
+        assert!(pressed(&mut scene), "it did not use its time");
     }
 }

@@ -14,12 +14,38 @@ use std::time::Duration;
 /// the simulation below has them near their time-out. Commits that wait for the disk have turns of one commit.
 pub const QUANTUM: Duration = Duration::from_millis(4);
 
+/// How long where all who wait write without end too, each of which has just used up a turn of its own. With a write each 15
+/// us one in 1,200 waits then for the others' turns, and not one in 270, so that a write in a thousand is not such a one.
+pub const LONG_QUANTUM: Duration = Duration::from_millis(18);
+
+/// How long a process has had its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// It goes on, whoever waits.
+    Young,
+    /// It goes on where only such wait who write without end.
+    Extended,
+    /// It ends for anybody who waits.
+    Over,
+}
+
+/// Say how far a turn of this age is.
+pub fn stage(age: Duration) -> Stage {
+    if age < QUANTUM {
+        Stage::Young
+    } else if age < LONG_QUANTUM {
+        Stage::Extended
+    } else {
+        Stage::Over
+    }
+}
+
 /// How long a process that saw nobody at the lane goes on without another look: one that comes meanwhile is let in that
 /// much later, which is part of the quantum it would wait for anyway. A look is a system call in each turn.
 pub const LOOK_EVERY: Duration = Duration::from_micros(250);
 
-/// How long the turn is kept for a process that came back at once the last time, so that one in a loop uses its quantum.
-pub const LINGER: Duration = Duration::from_micros(100);
+/// How long the turn is kept for a process that comes back at once as a rule, so that one in a loop uses its quantum.
+pub const LINGER: Duration = Duration::from_micros(250);
 
 /// How late it may be seen that a process does not come back to a turn that it came back to until then. To look for
 /// each return anew would wake a thread every [`LINGER`].
@@ -55,9 +81,50 @@ pub fn window(hold: Duration, company: Company, dice: f64) -> Duration {
     hold.mul_f64(share * (0.5 + dice.clamp(0.0, 1.0))).min(LONGEST_PAUSE)
 }
 
-/// Say for how long a turn is kept for a process without a waiter, given how soon it came back the last time.
-pub fn linger(came_back_after: Option<Duration>) -> Option<Duration> {
-    came_back_after.filter(|gap| *gap < LINGER).map(|_| LINGER)
+/// Whether a process comes back at once for its next turn, as a rule.
+///
+/// One in a loop is late now and then, when another got its processor, and one that comes at its leisure is early now and
+/// then: neither says anything of the next time. Whoever has given the front up says nothing by coming late, since those
+/// who got it get the processor too.
+#[derive(Clone, Copy, Debug)]
+pub struct Returns {
+    /// The share of returns within [`LINGER`], later ones counted more.
+    soon: f32,
+}
+
+/// How much the last return counts.
+const LAST_RETURN: f32 = 0.25;
+
+impl Default for Returns {
+    fn default() -> Self {
+        // Who is not known yet gets the chance to show it.
+        Self { soon: 1.0 }
+    }
+}
+
+impl Returns {
+    /// Take note of a return this long after the last turn, whose place was `kept` or not.
+    pub fn came(&mut self, after: Duration, kept: bool) {
+        if after < LINGER {
+            self.note(1.0);
+        } else if kept {
+            self.note(0.0);
+        }
+    }
+
+    /// Take note that it did not come back to the place that was kept for it.
+    pub fn lapsed(&mut self) {
+        self.note(0.0);
+    }
+
+    fn note(&mut self, soon: f32) {
+        self.soon += (soon - self.soon) * LAST_RETURN;
+    }
+
+    /// Say for how long a turn is kept for the process, if nobody of it waits for one.
+    pub fn linger(&self) -> Option<Duration> {
+        (self.soon > 0.5).then_some(LINGER)
+    }
 }
 
 #[cfg(test)]
@@ -77,11 +144,43 @@ mod tests {
         assert_eq!(window(Duration::from_secs(10), Company::Present, 0.0), LONGEST_PAUSE);
     }
 
+    const SOON: Duration = Duration::from_micros(5);
+
     #[test]
-    fn a_turn_lingers_only_for_who_comes_back_at_once() {
-        assert_eq!(linger(None), None);
-        assert_eq!(linger(Some(LINGER)), None);
-        assert_eq!(linger(Some(Duration::from_micros(5))), Some(LINGER));
+    fn a_turn_lingers_for_who_comes_back_at_once_as_a_rule() {
+        let mut returns = Returns::default();
+        for _ in 0..20 {
+            for after in [LINGER, SOON, SOON, SOON] {
+                assert_eq!(returns.linger(), Some(LINGER), "late once");
+                returns.came(after, true);
+            }
+        }
+        for _ in 0..4 {
+            returns.lapsed();
+        }
+        for _ in 0..20 {
+            for after in [SOON, LINGER, LINGER, LINGER] {
+                assert_eq!(returns.linger(), None, "early once");
+                returns.came(after, true);
+            }
+        }
+    }
+
+    #[test]
+    fn who_has_given_the_front_up_is_not_judged_by_coming_late_but_by_coming_soon() {
+        let mut returns = Returns::default();
+        for _ in 0..20 {
+            returns.came(LINGER, false);
+        }
+        assert_eq!(returns.linger(), Some(LINGER));
+        for _ in 0..20 {
+            returns.lapsed();
+        }
+        for _ in 0..3 {
+            assert_eq!(returns.linger(), None);
+            returns.came(SOON, false);
+        }
+        assert_eq!(returns.linger(), Some(LINGER));
     }
 
     /// What a plain SQLite writer does between two attempts, in milliseconds.
