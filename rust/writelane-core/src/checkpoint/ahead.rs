@@ -5,7 +5,7 @@
 
 use super::Checkpointer;
 use crate::holder::beside;
-use crate::policy::checkpoint::{Ahead, write_ahead};
+use crate::policy::checkpoint::{AHEAD_OWN_PAGES, Ahead, write_ahead};
 use crate::process::PerProcess;
 use crate::threads;
 use std::fs::File;
@@ -54,16 +54,20 @@ impl WriteAhead {
     }
 }
 
-/// After a commit that left so many pages in the log: have them written, if there are many new ones.
+/// After a commit: have the log written, if there are many new pages of which this process has written some.
 #[inline]
-pub(super) fn note(file: &Arc<Checkpointer>, pages: i32) {
+pub(super) fn note(file: &Arc<Checkpointer>, synced: bool) {
+    let pages = file.pages.present.load(Ordering::Relaxed);
     let begun = &file.ahead.begun;
     match write_ahead(begun.load(Ordering::Relaxed), pages) {
         Ahead::Wait => {}
         Ahead::BeganAnew => begun.store(0, Ordering::Relaxed),
         Ahead::Write => {
             begun.store(pages, Ordering::Relaxed);
-            ask(file);
+            let written = file.pages.written.swap(0, Ordering::Relaxed);
+            if !synced && written >= AHEAD_OWN_PAGES {
+                ask(file);
+            }
         }
     }
 }

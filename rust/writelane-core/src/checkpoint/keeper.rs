@@ -100,7 +100,7 @@ fn tend(file: &Arc<Checkpointer>) {
             file.note_failure(&error);
             // A file that is gone needs no tending. Anything else (no descriptor left, no memory) may pass.
             if fs::metadata(&file.path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
-                file.pages.store(0, Ordering::Relaxed);
+                file.pages.present.store(0, Ordering::Relaxed);
             }
         }
     }

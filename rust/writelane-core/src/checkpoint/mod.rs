@@ -15,7 +15,7 @@ use crate::lane::{self, Lane};
 use crate::policy::checkpoint::{Action, Log, Mode, Thresholds, choose, next_look};
 use crate::process;
 use crate::registry::ByFile;
-use crate::sqlite::{Handle, SqliteError, code_name, ffi};
+use crate::sqlite::{Handle, LogPages, SqliteError, code_name, ffi};
 use crate::telemetry::Telemetry;
 use crate::telemetry::events::Matter;
 use ahead::WriteAhead;
@@ -177,8 +177,8 @@ pub struct Checkpointer {
     epoch: Instant,
     /// The pages of the thresholds, which every commit asks for.
     pages_due: AtomicU32,
-    /// Pages in the log after the last commit of ours; all our handles store it here.
-    pages: Arc<AtomicI32>,
+    /// Pages in the log after the last commit of ours; all our handles count them here.
+    pages: Arc<LogPages>,
     copied: AtomicI32,
     ahead: WriteAhead,
     /// The log file is past the hard limit, and no reader pins it: it must be tended though all may be copied.
@@ -203,7 +203,7 @@ impl Checkpointer {
             generation: process::generation(),
             epoch: Instant::now(),
             pages_due: AtomicU32::new(thresholds.pages),
-            pages: Arc::new(AtomicI32::new(0)),
+            pages: Arc::default(),
             copied: AtomicI32::new(0),
             ahead: WriteAhead::default(),
             too_long: AtomicBool::new(false),
@@ -247,8 +247,9 @@ impl Checkpointer {
         self.has_writer.store(has_writer, Ordering::Relaxed);
     }
 
-    /// Note that there was a commit; say whether the log is now so long that it must be tended. Costs a few loads.
-    pub fn note_commit_at(self: &Arc<Self>, now: Instant) -> bool {
+    /// Note that there was a commit, with the log `synced` or not; say whether the log is now so long that it must be
+    /// tended. Costs a few loads.
+    pub fn note_commit_at(self: &Arc<Self>, now: Instant, synced: bool) -> bool {
         let now = now.saturating_duration_since(self.epoch);
         self.last_commit_ms.store(u64::try_from(now.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
         if !self.has_writer.load(Ordering::Relaxed) && !self.kept.swap(true, Ordering::Relaxed) {
@@ -256,7 +257,7 @@ impl Checkpointer {
         }
         let full = self.is_full();
         if !full {
-            ahead::note(self, self.pages.load(Ordering::Relaxed));
+            ahead::note(self, synced);
         }
         full
     }
@@ -268,7 +269,7 @@ impl Checkpointer {
 
     /// Return the pages of the log that are not known to be in the database.
     pub fn uncopied(&self) -> i64 {
-        i64::from(self.pages.load(Ordering::Relaxed)) - i64::from(self.copied())
+        i64::from(self.pages.present.load(Ordering::Relaxed)) - i64::from(self.copied())
     }
 
     /// See how long the log is by now, where somebody else may have begun it anew, or copied all of it. Only for a handle
@@ -276,7 +277,7 @@ impl Checkpointer {
     pub fn refresh(&self, handle: &Handle) {
         let Some((frames, copied)) = handle.log_frames() else { return };
         let frames = i32::try_from(frames).unwrap_or(i32::MAX);
-        self.pages.store(frames, Ordering::Relaxed);
+        self.pages.present.store(frames, Ordering::Relaxed);
         if i32::try_from(copied) == Ok(frames) {
             self.copied.store(frames, Ordering::Relaxed);
         }
@@ -369,7 +370,7 @@ impl Checkpointer {
             if log >= 0 && copied >= 0 {
                 (stats.log, stats.copied) = (log, copied);
                 self.copied.store(copied, Ordering::Relaxed);
-                self.pages.store(log, Ordering::Relaxed);
+                self.pages.present.store(log, Ordering::Relaxed);
             }
         }
         state.last = Some(Instant::now());
@@ -460,7 +461,7 @@ impl Checkpointer {
         let since = |then: Option<Instant>| then.map(|then| now.saturating_duration_since(then));
         let last_commit = Duration::from_millis(self.last_commit_ms.load(Ordering::Relaxed));
         Log {
-            pages: u32::try_from(self.pages.load(Ordering::Relaxed)).unwrap_or(0),
+            pages: u32::try_from(self.pages.present.load(Ordering::Relaxed)).unwrap_or(0),
             copied: u32::try_from(self.copied()).unwrap_or(0),
             file_bytes: state.stats.file_bytes,
             hindered: state.hindered,
@@ -479,7 +480,7 @@ impl Checkpointer {
 
     /// Return the pages known to be copied: none of a log that has started again since.
     fn copied(&self) -> i32 {
-        let (pages, copied) = (self.pages.load(Ordering::Relaxed), self.copied.load(Ordering::Relaxed));
+        let (pages, copied) = (self.pages.present.load(Ordering::Relaxed), self.copied.load(Ordering::Relaxed));
         if pages < copied {
             self.copied.store(0, Ordering::Relaxed);
             return 0;

@@ -300,7 +300,7 @@ impl Connection {
         {
             let now = now.unwrap_or_else(Instant::now);
             let checkpointer = self.checkpointer.as_ref();
-            if let Some(checkpointer) = checkpointer.filter(|checkpointer| checkpointer.note_commit_at(now)) {
+            if let Some(checkpointer) = checkpointer.filter(|checkpointer| checkpointer.note_commit_at(now, false)) {
                 // A cut holds SQLite's write lock while it asks the busy handler about readers, and ours would wait for
                 // that very lock: whoever tends the log does not wait.
                 drop(state.busy.take());

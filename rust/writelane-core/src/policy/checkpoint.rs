@@ -143,6 +143,9 @@ pub fn choose(thresholds: &Thresholds, log: &Log) -> Option<Action> {
 /// New pages of the log from which on it is worth a system call to have them written.
 const AHEAD_PAGES: i32 = 128;
 
+/// How many of them this process has written itself. Where many processes write a little each, the others ask for it too.
+pub const AHEAD_OWN_PAGES: i32 = AHEAD_PAGES / 2;
+
 /// What to do about pages of the log that nobody has asked the disk to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ahead {

@@ -69,6 +69,15 @@ const REFUSED: &str = "this process has the file open through another SQLite lib
                        has no open file description locks: either would drop the other's locks. Close it there first, \
                        or use one of the two only";
 
+/// The pages of a write-ahead log, as its writers count them.
+#[derive(Default)]
+pub struct LogPages {
+    /// In the log, after the last commit.
+    pub present: AtomicI32,
+    /// Written by commits, until somebody sets it to zero.
+    pub written: AtomicI32,
+}
+
 /// An open database connection.
 ///
 /// Every statement keeps its handle alive. The methods take `&self` and are *not* synchronised: a handle may
@@ -78,7 +87,7 @@ pub struct Handle {
     db: *mut ffi::sqlite3,
     alive: Arc<Mutex<bool>>,
     generation: u64,
-    log_pages: OnceLock<Arc<AtomicI32>>,
+    log_pages: OnceLock<Arc<LogPages>>,
     #[cfg(test)]
     plan: Option<Arc<super::faults::Plan>>,
 }
@@ -344,10 +353,11 @@ impl Handle {
         Some((read(FRAMES), read(BACKFILLED)))
     }
 
-    /// Have the number of pages in the log stored in `pages` after every commit; turns automatic checkpoints off.
+    /// Have the pages of the log counted in `pages` after every commit; turns automatic checkpoints off.
     ///
-    /// The first call counts. Source: <https://www.sqlite.org/c3ref/wal_hook.html>.
-    pub fn watch_log(&self, pages: Arc<AtomicI32>) {
+    /// The first call counts. Sources: <https://www.sqlite.org/c3ref/wal_hook.html>,
+    /// <https://www.sqlite.org/c3ref/c_dbstatus_options.html> (`SQLITE_DBSTATUS_CACHE_WRITE`).
+    pub fn watch_log(&self, pages: Arc<LogPages>) {
         let pages = self.log_pages.get_or_init(|| pages);
         // SAFETY: the atomic lives as long as the handle, which keeps it.
         unsafe { ffi::sqlite3_wal_hook(self.db, Some(note_log_pages), Arc::as_ptr(pages).cast_mut().cast()) };
@@ -455,8 +465,13 @@ unsafe extern "C" fn note_log_pages(
 ) -> c_int {
     // SAFETY: SQLite passes the schema's NUL-terminated name.
     if unsafe { CStr::from_ptr(schema) } == c"main" {
-        // SAFETY: set by `watch_log`; the handle keeps the atomic alive.
-        unsafe { &*pages.cast::<AtomicI32>() }.store(count, Ordering::Relaxed);
+        // SAFETY: set by `watch_log`; the handle keeps the counts alive.
+        let pages = unsafe { &*pages.cast::<LogPages>() };
+        pages.present.store(count, Ordering::Relaxed);
+        let (mut written, mut high) = (0, 0);
+        // SAFETY: SQLite's own handle, inside a call of its own; both out pointers are valid.
+        unsafe { ffi::sqlite3_db_status(db, ffi::SQLITE_DBSTATUS_CACHE_WRITE, &mut written, &mut high, 1) };
+        pages.written.fetch_add(written, Ordering::Relaxed);
     } else if count >= ATTACHED_LOG_PAGES {
         // Nobody else looks after the log of an attached database. What this cannot copy the next one will.
         // SAFETY: SQLite's own arguments; a checkpoint is what its own hook does in this place.

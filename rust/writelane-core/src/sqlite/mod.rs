@@ -28,7 +28,7 @@ pub use cells::Cells;
 pub use codes::{code_name, primary};
 pub use copy::{Backup, complete_statement, enable_shared_cache};
 pub use function::{Aggregate, Arguments, Context};
-pub use handle::{Handle, Interrupter, OpenFlags, SqliteError};
+pub use handle::{Handle, Interrupter, LogPages, OpenFlags, SqliteError};
 pub use hooks::{Progress, Trace, Traced};
 pub use rusqlite::ffi;
 pub use statement::{Statement, Step};

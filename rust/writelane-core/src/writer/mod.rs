@@ -432,7 +432,8 @@ impl Shared {
     ///
     /// The turn is left before the engine comes home: whoever takes that finds the turn too, and does not wait for it.
     pub(crate) fn leave_log_to_writer(&self, turn: Option<Turn>, engine: Option<Box<Engine>>, now: Instant) {
-        let full = self.checkpointer.note_commit_at(now);
+        let synced = engine.as_ref().is_some_and(|engine| engine.owes_sync());
+        let full = self.checkpointer.note_commit_at(now, synced);
         if full {
             *self.handed.lock().unwrap_or_else(PoisonError::into_inner) = turn;
         } else if let Some(turn) = turn {

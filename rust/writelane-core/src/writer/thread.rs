@@ -118,7 +118,7 @@ fn serve_turn(shared: &Arc<Shared>) {
             }
         }
         shared.queue.admit();
-        if shared.checkpointer.note_commit_at(Instant::now()) {
+        if shared.checkpointer.note_commit_at(Instant::now(), engine.owes_sync()) {
             shared.tend_log(&engine, turn.as_mut());
         }
         // Given up already, where others could have it while the disk was waited for.
