@@ -63,7 +63,7 @@ fn an_idle_log_is_copied_when_there_are_descriptors_again() {
     log.adopt(&handle).unwrap();
     handle.execute_batch("INSERT INTO t VALUES (1)").unwrap();
     let taken = exhaust();
-    if log.note_commit_at(Instant::now()) {
+    if log.note_commit_at(Instant::now(), false) {
         log.act(&handle, 0);
     }
     assert!(until(|| log.stats().errors >= 2), "it is tried again: {:?}", log.stats());

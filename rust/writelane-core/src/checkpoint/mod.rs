@@ -185,6 +185,8 @@ pub struct Checkpointer {
     too_long: AtomicBool,
     /// Milliseconds from `epoch` to the last commit of ours.
     last_commit_ms: AtomicU64,
+    /// Until when a log that could not be copied wholly is left alone, in milliseconds from `epoch`.
+    rests_until_ms: AtomicU64,
     /// The writer thread looks after the idle log.
     has_writer: AtomicBool,
     /// The keeper has been told of this file.
@@ -208,6 +210,7 @@ impl Checkpointer {
             ahead: WriteAhead::default(),
             too_long: AtomicBool::new(false),
             last_commit_ms: AtomicU64::new(0),
+            rests_until_ms: AtomicU64::new(0),
             has_writer: AtomicBool::new(false),
             kept: AtomicBool::new(false),
             state: Mutex::new(State { thresholds, ..State::default() }),
@@ -262,8 +265,13 @@ impl Checkpointer {
         full
     }
 
-    /// Say whether the log is so long that it must be tended before it grows further.
+    /// Say whether the log is so long that it must be tended before it grows further, and was not tended a moment ago to
+    /// no avail: while a reader pins it, commits are what they are with a short one.
     pub fn is_full(&self) -> bool {
+        self.is_long() && self.last_commit_ms.load(Ordering::Relaxed) >= self.rests_until_ms.load(Ordering::Relaxed)
+    }
+
+    fn is_long(&self) -> bool {
         self.uncopied() >= i64::from(self.pages_due.load(Ordering::Relaxed)) || self.too_long.load(Ordering::Relaxed)
     }
 
@@ -296,18 +304,33 @@ impl Checkpointer {
             self.note_failure(&error);
         }
         match due {
-            None => return,
+            None => {}
             Some(Action::Copy) => drop(self.run(handle, Mode::Passive)),
             Some(Action::Cut(wait)) => self.cut(handle, wait),
         }
         // A log just copied may be one that is to be cut.
-        let cut = {
-            let state = self.lock();
-            choose(&state.thresholds, &self.log(&state, waiting_jobs))
-        };
-        if let (Some(Action::Copy), Some(Action::Cut(wait))) = (due, cut) {
+        let mut next = self.next_action(waiting_jobs);
+        if let (Some(Action::Copy), Some(Action::Cut(wait))) = (due, next) {
             self.cut(handle, wait);
+            next = self.next_action(waiting_jobs);
         }
+        if next.is_none() && self.is_long() {
+            self.rest(waiting_jobs);
+        }
+    }
+
+    fn next_action(&self, waiting_jobs: usize) -> Option<Action> {
+        let state = self.lock();
+        choose(&state.thresholds, &self.log(&state, waiting_jobs))
+    }
+
+    /// Have nobody come to a log for which there is nothing to do before there is.
+    fn rest(&self, waiting_jobs: usize) {
+        let state = self.lock();
+        let log = self.log(&state, waiting_jobs);
+        let rest = state.thresholds.rest(&log).saturating_sub(log.since_last.unwrap_or_default());
+        let until = (self.epoch.elapsed() + rest).as_millis();
+        self.rests_until_ms.store(u64::try_from(until).unwrap_or(u64::MAX).saturating_add(1), Ordering::Relaxed);
     }
 
     fn cut(&self, handle: &Handle, wait: Duration) {
@@ -323,8 +346,7 @@ impl Checkpointer {
 
     /// Say whether the log needs tending though nobody commits.
     pub fn is_due(&self, waiting_jobs: usize) -> bool {
-        let state = self.lock();
-        choose(&state.thresholds, &self.log(&state, waiting_jobs)).is_some()
+        self.next_action(waiting_jobs).is_some()
     }
 
     /// Return how long an idle log may be left alone; `None`: until the next commit.
@@ -465,6 +487,7 @@ impl Checkpointer {
             copied: u32::try_from(self.copied()).unwrap_or(0),
             file_bytes: state.stats.file_bytes,
             hindered: state.hindered,
+            met: state.met.is_some(),
             failures: state.failures,
             pinned: self.is_pinned(state),
             since_last: since(state.last),
@@ -554,6 +577,43 @@ mod tests {
         checkpointer.refresh(&ours);
         assert_eq!(checkpointer.uncopied(), 1, "and begun it anew");
         drop((ours, other));
+        let _ = fs::remove_dir_all(&folder);
+    }
+
+    #[test]
+    fn a_log_that_was_tended_to_no_avail_is_left_alone_for_a_moment() {
+        let folder = std::env::temp_dir().join(format!("writelane-rest-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("app.db");
+        let thresholds = Thresholds { pages: 10, ..Thresholds::default() };
+        let checkpointer = Checkpointer::of(&path, thresholds);
+        let ours = Handle::open(&path, OpenFlags::WRITER).unwrap();
+        checkpointer.adopt(&ours).unwrap();
+        checkpointer.set_has_writer(true);
+        ours.execute_batch("PRAGMA journal_mode=WAL; CREATE TABLE t(x); INSERT INTO t VALUES (1)").unwrap();
+        let reader = Handle::open(&path, OpenFlags::WRITER).unwrap();
+        reader.execute_batch("BEGIN; SELECT * FROM t").unwrap();
+        let write = |after: Duration| {
+            ours.execute_batch("INSERT INTO t VALUES (2)").unwrap();
+            checkpointer.note_commit_at(Instant::now() + after, false)
+        };
+        let full = (0..20).position(|_| write(Duration::ZERO)).unwrap();
+        assert!((5..12).contains(&full), "{full}");
+        // What the reader does not need is copied first.
+        checkpointer.act(&ours, 0);
+        while checkpointer.uncopied() < 10 {
+            write(Duration::ZERO);
+        }
+        assert!(checkpointer.is_full());
+        checkpointer.act(&ours, 0);
+        assert!(!checkpointer.is_full(), "the reader is still there");
+        assert!(!write(Duration::ZERO));
+        assert!(write(Duration::from_secs(60)), "it is looked again");
+        reader.execute_batch("COMMIT").unwrap();
+        std::thread::sleep(thresholds.pause);
+        checkpointer.act(&ours, 0);
+        assert_eq!(checkpointer.uncopied(), 0);
+        drop((ours, reader));
         let _ = fs::remove_dir_all(&folder);
     }
 

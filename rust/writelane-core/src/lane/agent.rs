@@ -1,6 +1,6 @@
 //! The threads that wait in the kernel, so that a caller can have a deadline and be interrupted.
 
-use super::file::{Blocker, FRONT, LaneFile, QUEUE, WAITING};
+use super::file::{Blocker, FRONT, LaneFile, WAITING};
 use super::state::Errand;
 use super::{Lane, lock};
 use crate::holder::process;
@@ -15,7 +15,7 @@ pub const IDLE: Duration = Duration::from_secs(2);
 /// How often the front is asked for where the kernel refuses to wait for it.
 const POLL: Duration = Duration::from_millis(1);
 
-/// How often it is looked whether the one that the kernel has woken for the queue's lock has it.
+/// How often it is looked whether the one that the kernel has woken for the front has it.
 const WAKING: Duration = Duration::from_micros(100);
 /// How often at most: it may have been killed, or be stopped.
 const WAKING_LOOKS: u32 = 20;
@@ -56,31 +56,27 @@ pub fn run(lane: &Arc<Lane>) {
     }
 }
 
-/// Go through the turnstile, waiting as long as it takes.
+/// Get the front, waiting as long as it takes.
 fn stand_in_line(file: &LaneFile, pressed: bool) -> io::Result<()> {
-    if file.try_turnstile()? {
+    if file.try_front()? {
         return Ok(());
     }
     let_the_woken_go_first(file);
     // Without it, others may get before this process: no reason not to stand in line.
-    let announced = file.announce(pressed).is_ok();
-    let queue = wait_for(file, QUEUE);
-    if announced {
-        file.unlock(WAITING);
-    }
-    let front = queue.and_then(|()| wait_for(file, FRONT));
-    file.leave_queue();
+    let _ = file.announce(pressed);
+    let front = wait_for(file, FRONT);
+    file.announce_end();
     front
 }
 
-/// Wait a little where somebody was woken for the queue's lock and does not have it yet.
+/// Wait a little where somebody was woken for the front and does not have it yet.
 ///
 /// That takes long where there are many processes for few processors. Who comes in that time, as a rule the one that
 /// just gave the front up, would get before all who wait. Those who are here have not announced themselves, or they
 /// would wait for each other.
 fn let_the_woken_go_first(file: &LaneFile) {
     for _ in 0..WAKING_LOOKS {
-        if file.blocker(QUEUE, 1).is_some() {
+        if file.blocker(FRONT, 1).is_some() {
             return;
         }
         match file.blocker(WAITING, 1) {

@@ -1,4 +1,4 @@
-//! The lane file: two record locks that make the turnstile, and a record for each process.
+//! The lane file: the record lock that is the turn, who waits for it, and a record for each process.
 //!
 //! POSIX record locks belong to the process and are dropped at the first close of *any* descriptor of the file, so
 //! there is one descriptor for each lane file in a process. They are free at once when their owner is killed, also
@@ -18,15 +18,12 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The byte that everybody who stands before the queue has a shared lock on. When the queue's lock is given up, the
-/// kernel wakes the first who waits for it, and whoever asks until that one runs would get it instead: this byte says
-/// that somebody is about to.
-pub const WAITING: i64 = 98;
-/// The byte that those who wait, and do not want to write without end, have a shared lock on until they have the front.
-pub const PRESSED: i64 = 99;
-/// The byte whose lock is the place in the queue: its owner waits for [`FRONT`].
-pub const QUEUE: i64 = 100;
-/// The byte whose lock is the turn.
+/// The byte that everybody who waits for [`FRONT`] has a shared lock on. When that is given up, the kernel wakes the first
+/// who waits for it, and whoever asks until that one runs would get it instead: this byte says that somebody is about to.
+pub const WAITING: i64 = 99;
+/// The byte that those of them who do not want to write without end have a shared lock on too.
+pub const PRESSED: i64 = 100;
+/// The byte whose lock is the turn. The kernel serves those who wait for it in the order they came (Linux 5.0).
 pub const FRONT: i64 = 101;
 /// Where the records begin. The lock on a record's first byte says that its writer lives.
 const SLOTS: i64 = 4096;
@@ -185,7 +182,7 @@ impl LaneFile {
         }
     }
 
-    /// Say that this process stands before the queue, and whether it is `pressed`.
+    /// Say that this process waits, and whether it is `pressed`.
     ///
     /// # Errors
     /// What the kernel says.
@@ -193,9 +190,9 @@ impl LaneFile {
         self.lock_call(libc::F_SETLK, libc::F_RDLCK, WAITING, 1 + i64::from(pressed)).map(drop)
     }
 
-    /// Leave the queue, with the front or without.
-    pub fn leave_queue(&self) {
-        self.unlock_all(PRESSED, 2);
+    /// Say that it does not wait any more.
+    pub fn announce_end(&self) {
+        self.unlock_all(WAITING, 2);
     }
 
     /// Say whether another process waits that is pressed.
@@ -217,17 +214,12 @@ impl LaneFile {
         }
     }
 
-    /// Go through the turnstile if that needs no wait.
+    /// Take the front if nobody has it or waits for it.
     ///
     /// # Errors
     /// What the kernel says, other than that somebody is there.
-    pub fn try_turnstile(&self) -> io::Result<bool> {
-        if self.blocker(WAITING, 1).is_some() || !self.try_lock(QUEUE)? {
-            return Ok(false);
-        }
-        let front = self.try_lock(FRONT);
-        self.unlock(QUEUE);
-        front
+    pub fn try_front(&self) -> io::Result<bool> {
+        Ok(!self.has_waiters() && self.try_lock(FRONT)?)
     }
 
     /// Give the lock on `byte` up.
@@ -247,7 +239,7 @@ impl LaneFile {
             .then(|| Blocker { pid: u32::try_from(lock.l_pid).ok().filter(|pid| *pid > 0) })
     }
 
-    /// Say whether another process waits in the queue or before it, or has the turn.
+    /// Say whether another process waits for the turn, or has it.
     pub fn is_contended(&self) -> bool {
         self.blocker(WAITING, 1 + FRONT - WAITING).is_some()
     }
@@ -257,9 +249,9 @@ impl LaneFile {
         self.blocker(SLOTS, (slot::COUNT * slot::SIZE) as i64).is_some()
     }
 
-    /// Say whether another process waits in the queue.
-    pub fn has_queue(&self) -> bool {
-        self.blocker(QUEUE, 1).is_some()
+    /// Say whether another process waits for the turn.
+    pub fn has_waiters(&self) -> bool {
+        self.blocker(WAITING, 1).is_some()
     }
 
     fn lock_call(&self, command: i32, kind: i32, byte: i64, count: i64) -> io::Result<libc::flock> {

@@ -4,11 +4,11 @@
 //! whatever is wrong with the lane file (missing, unwritable, deleted, truncated, full of garbage, another version's)
 //! costs fairness and nothing else.
 //!
-//! In the process, threads stand in a queue. Between processes, the lane file beside the database has a turnstile of
-//! two record locks: whoever has the queue's lock waits for the front's, takes it and gives the queue's up, so that
-//! who gives the front up queues again behind the others, and at most one process competes for SQLite's lock. While
-//! nobody has either, a turn takes no lock of the lane at all; two that do so at once meet at SQLite's lock, and the
-//! one that finds it busy joins the turnstile.
+//! In the process, threads stand in a queue. Between processes, the lane file beside the database has a record lock, the
+//! *front*, which the kernel gives to those who wait for it in the order they came. Whoever gives it up, or comes anew,
+//! looks first whether others wait, and then goes behind them, so that at most one process competes for SQLite's lock.
+//! While nobody waits, a turn takes no lock of the lane at all; two that do so at once meet at SQLite's lock, and the one
+//! that finds it busy stands in line.
 //!
 //! No caller waits in the kernel: an agent thread does, so that callers have deadlines and can be interrupted.
 

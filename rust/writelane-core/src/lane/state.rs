@@ -2,7 +2,7 @@
 
 use super::board::Board;
 use super::company::Watch;
-use super::file::{self, FRONT, LaneFile, QUEUE};
+use super::file::{self, FRONT, LaneFile};
 use super::registry;
 use super::slot::{Doing, Page};
 use crate::holder::process;
@@ -72,7 +72,7 @@ pub enum Right {
     Fast,
     /// This process has the lock on the front.
     Front,
-    /// The one who has the front or the queue is stopped and cannot give it up, or does nothing with it.
+    /// The one who has the front is stopped and cannot give it up, or does nothing with it.
     Bypass,
     /// There is no lane file.
     Alone,
@@ -97,11 +97,16 @@ impl Front {
 
 /// What the agent is to do next.
 pub enum Errand {
-    /// Wait in the kernel for the queue, then the front, of this file. A process that is `pressed` does not want to write
+    /// Wait in the kernel for the front of this file. A process that is `pressed` does not want to write
     /// without end.
     Queue { file: Arc<LaneFile>, pressed: bool },
     /// Sleep until then, or until called.
     Sleep(Option<Instant>),
+}
+
+/// Return the process that has the front and is stopped.
+fn stopped_front(file: &LaneFile) -> Option<u32> {
+    file.blocker(FRONT, 1)?.pid.filter(|pid| process::Stat::of(*pid).is_some_and(process::Stat::is_stopped))
 }
 
 /// The lane as this process sees it.
@@ -199,7 +204,7 @@ impl State {
             return Some(Right::Front);
         }
         if self.queueing {
-            return self.is_blocked_by_stopped(&file, self.stopped).then_some(Right::Bypass);
+            return self.is_blocked_by_stopped(&file).then_some(Right::Bypass);
         }
         if self.company(now) == Company::Nobody && self.is_deserted(&file, now) {
             return Some(Right::Fast);
@@ -224,7 +229,7 @@ impl State {
             Stage::Young => false,
             _ if self.company(now) > Company::Nobody => true,
             Stage::Extended => self.is_pressed(file, now),
-            Stage::Over => file.has_queue(),
+            Stage::Over => file.has_waiters(),
         };
         self.endless |= used_up;
         used_up
@@ -255,7 +260,7 @@ impl State {
 
     /// Take the front if that needs no wait.
     fn try_front(&mut self, file: &LaneFile, now: Instant) -> bool {
-        let got = file.try_turnstile().unwrap_or(false);
+        let got = file.try_front().unwrap_or(false);
         if got {
             self.front = Some(Front::new(now));
         }
@@ -310,17 +315,14 @@ impl State {
             }
     }
 
-    /// Let a ticket past a process that has the queue or the front and is stopped, or is `idle` in its turn. True: it has
+    /// Let a ticket past a process that has the front and is stopped, or is `idle` in its turn. True: it has
     /// its turn.
     pub fn bypass(&mut self, ticket: &Arc<Ticket>, idle: bool) -> bool {
         if !self.is_next(ticket) {
             return false;
         }
         let Some(file) = self.file.clone() else { return false };
-        let stopped = [QUEUE, FRONT]
-            .into_iter()
-            .filter_map(|byte| file.blocker(byte, 1)?.pid)
-            .find(|pid| process::Stat::of(*pid).is_some_and(process::Stat::is_stopped));
+        let stopped = stopped_front(&file);
         self.stopped = stopped;
         if stopped.is_none() && !idle {
             return false;
@@ -332,10 +334,8 @@ impl State {
         true
     }
 
-    fn is_blocked_by_stopped(&self, file: &LaneFile, pid: Option<u32>) -> bool {
-        let blocks =
-            |pid| [QUEUE, FRONT].into_iter().any(|byte| file.blocker(byte, 1).is_some_and(|b| b.pid == Some(pid)));
-        pid.is_some_and(|pid| blocks(pid) && process::Stat::of(pid).is_some_and(process::Stat::is_stopped))
+    fn is_blocked_by_stopped(&self, file: &LaneFile) -> bool {
+        self.stopped.is_some() && stopped_front(file) == self.stopped
     }
 
     /// End the turn and let the next have it. True: the agent has something to do.
@@ -390,7 +390,7 @@ impl State {
     /// Give the front up though nobody has made this process do it.
     fn stay_away(&mut self, file: &LaneFile, now: Instant) {
         self.endless = false;
-        if file.has_queue() { self.end_tenure(file, now) } else { self.give_front(file) }
+        if file.has_waiters() { self.end_tenure(file, now) } else { self.give_front(file) }
     }
 
     fn give_front(&mut self, file: &LaneFile) {
@@ -444,7 +444,7 @@ impl State {
         match &mut self.front {
             Some(front) if front.courtesy => {
                 *front = Front::new(now);
-                if file.has_queue() || self.waiters.is_empty() {
+                if file.has_waiters() || self.waiters.is_empty() {
                     self.give_front(file);
                 } else {
                     self.serve_next(database, now);
@@ -511,7 +511,7 @@ impl State {
         }
         match &self.file {
             None => false,
-            Some(file) if self.front.is_some() => file.has_queue(),
+            Some(file) if self.front.is_some() => file.has_waiters(),
             Some(file) => file.is_contended(),
         }
     }
@@ -755,7 +755,7 @@ mod tests {
     #[test]
     fn who_writes_without_end_too_is_kept_waiting_longer() {
         let mut scene = Scene::new();
-        scene.other_process_locks(QUEUE, QUEUE);
+        scene.other_process_locks(WAITING, WAITING);
         assert!(!scene.is_used_up(courtesy::QUANTUM));
         assert!(!scene.is_used_up(courtesy::LONG_QUANTUM - BRIEF));
         assert!(scene.is_used_up(courtesy::LONG_QUANTUM));
@@ -763,18 +763,16 @@ mod tests {
 
     #[test]
     fn who_is_pressed_is_not() {
-        for from in [WAITING, PRESSED] {
-            let mut scene = Scene::new();
-            scene.other_process_locks(from, QUEUE);
-            assert!(!scene.is_used_up(courtesy::QUANTUM - BRIEF));
-            assert!(scene.is_used_up(courtesy::QUANTUM));
-        }
+        let mut scene = Scene::new();
+        scene.other_process_locks(WAITING, PRESSED);
+        assert!(!scene.is_used_up(courtesy::QUANTUM - BRIEF));
+        assert!(scene.is_used_up(courtesy::QUANTUM));
     }
 
     #[test]
     fn a_process_is_pressed_unless_the_others_waiting_ended_its_last_time_at_the_front() {
         let mut scene = Scene::new();
-        scene.other_process_locks(QUEUE, FRONT);
+        scene.other_process_locks(WAITING, FRONT);
         let pressed = |scene: &mut Scene| {
             scene.state.push(&Ticket::new("SELECT 1"));
             let errand = scene.state.errand(&scene.database.clone());

@@ -62,9 +62,17 @@ const KEEP_BYTES_MAX: u64 = i64::MAX as u64;
 /// seconds when it has room again.
 const DOUBLINGS_MAX: u32 = 5;
 
+/// How long to leave the log alone after another's checkpoint was met: that one takes some such time.
+const MEETING_PAUSE: Duration = Duration::from_millis(2);
+
 impl Thresholds {
     fn pause_after(&self, failures: u32) -> Duration {
         self.pause.saturating_mul(1 << failures.saturating_sub(1).min(DOUBLINGS_MAX))
+    }
+
+    /// Return how long to leave a log alone that was tended to no avail.
+    pub fn rest(&self, log: &Log) -> Duration {
+        if log.met { MEETING_PAUSE } else { self.pause_after(log.failures) }
     }
 
     /// Return what is wrong with these thresholds; `None`: nothing.
@@ -94,6 +102,8 @@ pub struct Log {
     pub file_bytes: u64,
     /// The last checkpoint left something, because of a reader or of another checkpoint.
     pub hindered: bool,
+    /// It met another checkpoint.
+    pub met: bool,
     /// The last so many checkpoints failed, or could not even be begun.
     pub failures: u32,
     /// A reader keeps the checkpoints from the same page on, for more than a moment.
@@ -129,7 +139,7 @@ pub fn choose(thresholds: &Thresholds, log: &Log) -> Option<Action> {
     }
     let is_idle = log.idle >= thresholds.idle && log.waiting_jobs == 0;
     if uncopied > 0 && (uncopied >= thresholds.pages || is_idle) {
-        return (!log.hindered || rested(log.since_last, thresholds.pause_after(log.failures))).then_some(Action::Copy);
+        return (!log.hindered || rested(log.since_last, thresholds.rest(log))).then_some(Action::Copy);
     }
     if log.hindered || log.since_last.is_none() {
         return None;
@@ -185,6 +195,7 @@ mod tests {
             copied,
             file_bytes: u64::from(pages) * 4120,
             hindered: false,
+            met: false,
             failures: 0,
             pinned: false,
             since_last: Some(Duration::from_secs(5)),
@@ -277,6 +288,15 @@ mod tests {
         }
         assert_eq!(writes, 899 / AHEAD_PAGES + 299 / AHEAD_PAGES);
         assert_eq!(write_ahead(800, 2 * AHEAD_PAGES), Ahead::Write, "one commit of many pages after a new beginning");
+    }
+
+    #[test]
+    fn another_s_checkpoint_is_waited_for_less_than_a_reader() {
+        let thresholds = Thresholds::default();
+        let after = |since| Log { hindered: true, since_last: Some(since), ..log(950, 0) };
+        assert_eq!(choose(&thresholds, &after(MEETING_PAUSE)), None);
+        assert_eq!(choose(&thresholds, &Log { met: true, ..after(MEETING_PAUSE) }), Some(Action::Copy));
+        assert_eq!(choose(&thresholds, &Log { met: true, ..after(MEETING_PAUSE / 2) }), None);
     }
 
     #[test]
