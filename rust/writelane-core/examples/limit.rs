@@ -1,11 +1,13 @@
-//! The limit of a workload: one thread, no Python, no queue, groups of a given size, each job in a savepoint.
+//! The limit of a workload: one thread, no Python, no queue, no lane, groups of a given size, each job in a savepoint.
 //!
 //! `cargo run --release --example limit -- DATABASE DURABILITY JOBS_PER_GROUP SECONDS BODY` inserts into the table
 //! `rows(writer, body)` for that long and prints `JOBS SECONDS`. A fraction of a job is carried over to the next group.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
+use writelane_core::job::Durability;
 use writelane_core::sqlite::{Handle, OpenFlags, SqliteError, Statement, ValueRef, ffi};
+use writelane_core::writer::engine::Engine;
 
 /// Pages at which the writer copies its log, see `policy/checkpoint.rs`.
 const CHECKPOINT_PAGES: i32 = 900;
@@ -28,10 +30,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("DATABASE DURABILITY JOBS_PER_GROUP SECONDS BODY".into());
     };
     let (jobs, seconds): (f64, f64) = (jobs.parse()?, seconds.parse()?);
+    let durability = match durability.as_str() {
+        "normal" => Durability::Normal,
+        "full" => Durability::Full,
+        other => return Err(format!("no such durability here: {other}").into()),
+    };
     let handle = Handle::open(Path::new(database), OpenFlags::EXISTING)?;
-    handle.execute_batch(&format!("PRAGMA synchronous={durability}"))?;
     handle.wal_autocheckpoint(CHECKPOINT_PAGES);
-    let [begin, commit] = [prepare(&handle, "BEGIN IMMEDIATE")?, prepare(&handle, "COMMIT")?];
+    let mut engine = Engine::new(std::sync::Arc::clone(&handle))?;
+    engine.set_durability(durability)?;
     let [savepoint, release] = [prepare(&handle, "SAVEPOINT job")?, prepare(&handle, "RELEASE job")?];
     let insert = prepare(&handle, "INSERT INTO rows(writer, body) VALUES (?, ?)")?;
     let started = Instant::now();
@@ -39,7 +46,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (mut done, mut owed) = (0_u64, 0.0_f64);
     while Instant::now() < end {
         owed += jobs.max(1.0);
-        run(&begin)?;
+        engine.begin_short()?;
         while owed >= 1.0 {
             run(&savepoint)?;
             insert.bind(1, ValueRef::Integer(0))?;
@@ -49,7 +56,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             owed -= 1.0;
             done += 1;
         }
-        run(&commit)?;
+        engine.commit()?;
+        if engine.owes_sync() {
+            engine.sync()?;
+        }
     }
     println!("{done} {}", started.elapsed().as_secs_f64());
     Ok(())

@@ -302,13 +302,20 @@ pub struct Job {
     pub tried: Option<Box<Tried>>,
     /// The claim on its answer.
     pub ticket: Arc<Ticket<Answer>>,
+    /// Room for what it gives, allocated by the thread that will free it.
+    pub effects: Vec<Effect>,
     bytes: usize,
 }
 
 impl Job {
     /// Make a required job.
     pub fn new(work: Work, durability: Durability, until: Option<Instant>, called: Instant) -> Self {
-        let bytes = block(size_of::<Job>()) + block(TICKET) + PLACE + work.heap_bytes();
+        let effects = Vec::with_capacity(match &work {
+            Work::Batch(calls) => calls.len(),
+            _ => 1,
+        });
+        let room = block(size_of::<Effect>() * effects.capacity());
+        let bytes = block(size_of::<Job>()) + block(TICKET) + PLACE + room + work.heap_bytes();
         Self {
             work,
             class: Class::Required,
@@ -320,6 +327,7 @@ impl Job {
             called,
             tried: None,
             ticket: Ticket::new(),
+            effects,
             bytes,
         }
     }
@@ -373,6 +381,7 @@ impl Job {
                 coalesce: self.coalesce.take(),
                 tried: self.tried.take(),
                 ticket: Arc::clone(&self.ticket),
+                effects: Vec::new(),
                 ..*self
             });
             true

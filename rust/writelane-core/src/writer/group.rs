@@ -30,11 +30,12 @@ struct Member {
 }
 
 impl Member {
-    fn new(job: Box<Job>) -> Self {
+    fn new(mut job: Box<Job>) -> Self {
+        let effects = std::mem::take(&mut job.effects);
         let (retries, before) =
             job.tried.as_ref().map_or_else(Default::default, |tried| (tried.account.retries, tried.account.waited));
         let Waited { lock, run, commit, .. } = before;
-        Self { job, retries, lock, run, commit, ended: None, effects: Vec::new() }
+        Self { job, retries, lock, run, commit, ended: None, effects }
     }
 
     /// Note that the lock was waited for from `waiting` until `begun`.
@@ -390,7 +391,7 @@ impl<'a> Group<'a> {
             .collect();
         drop(recorder);
         self.shared.set_serving(false);
-        answer_all(answers.into_iter());
+        self.shared.spent.leave(answer_all(answers));
         Ok(())
     }
 

@@ -7,6 +7,7 @@ mod handed_tests;
 mod home;
 mod home_file;
 pub mod lease;
+mod spent;
 mod thread;
 mod waiting;
 
@@ -24,6 +25,7 @@ use crate::ticket::Listener;
 use crate::wait::{GaveUp, Patience};
 use engine::Engine;
 use home::Home;
+use spent::Spent;
 use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -64,6 +66,7 @@ pub struct Shared {
     serving: AtomicBool,
     /// The turn of a caller whose commit made the log long enough to be tended.
     handed: Mutex<Option<Turn>>,
+    spent: Spent,
     /// Whether the thread has ended.
     ended: Mutex<bool>,
     at_end: Condvar,
@@ -138,6 +141,7 @@ impl Writer {
             borrower: Mutex::new(None),
             serving: AtomicBool::new(false),
             handed: Mutex::new(None),
+            spent: Spent::default(),
             ended: Mutex::new(false),
             at_end: Condvar::new(),
         });
@@ -339,6 +343,7 @@ impl Shared {
     /// # Errors
     /// The database is closed, moved, poisoned, or its parent's.
     pub fn submit(&self, job: Box<Job>) -> Result<Pushed<Box<Job>>, Error> {
+        self.spent.free();
         self.check()?;
         match self.queue.push(job) {
             Pushed::Closed(_) => Err(self.check().err().unwrap_or(Error::Closed)),
@@ -587,17 +592,20 @@ pub(crate) fn answer_one(job: &Job, answer: Answer) {
     }
 }
 
-/// Give many jobs their answers and wake each listener once.
-fn answer_all(answers: impl Iterator<Item = (Box<Job>, Answer)>) {
+/// Give many jobs their answers and wake each listener once. Returns the jobs.
+fn answer_all(answers: Vec<(Box<Job>, Answer)>) -> Vec<Box<Job>> {
     let mut listeners: Vec<Arc<dyn Listener>> = Vec::new();
-    for (job, answer) in answers {
+    let answer_one = |(job, answer): (Box<Job>, Answer)| {
         for listener in job.ticket.answer(answer) {
             if !listeners.iter().any(|known| Arc::ptr_eq(known, &listener)) {
                 listeners.push(listener);
             }
         }
-    }
+        job
+    };
+    let jobs = answers.into_iter().map(answer_one).collect();
     for listener in listeners {
         listener.flush();
     }
+    jobs
 }
