@@ -36,6 +36,11 @@ impl Stat {
     }
 }
 
+/// Say whether a process is known to be stopped.
+pub fn is_stopped(pid: u32) -> bool {
+    Stat::of(pid).is_some_and(Stat::is_stopped)
+}
+
 /// Return the command line of a process, its arguments parted by spaces; its short name where that is empty.
 pub fn command(pid: u32) -> Option<String> {
     let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;

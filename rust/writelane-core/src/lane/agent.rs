@@ -15,6 +15,11 @@ pub const IDLE: Duration = Duration::from_secs(2);
 /// How often the front is asked for where the kernel refuses to wait for it.
 const POLL: Duration = Duration::from_millis(1);
 
+/// A lock that comes within this time was not waited for.
+const AT_ONCE: Duration = Duration::from_micros(5);
+/// How often a front that came at once is given back to those who wait.
+const GIVEN_BACK_MAX: u32 = 3;
+
 /// How often it is looked whether the one that the kernel has woken for the front has it.
 const WAKING: Duration = Duration::from_micros(100);
 /// How often at most: it may have been killed, or be stopped.
@@ -58,15 +63,27 @@ pub fn run(lane: &Arc<Lane>) {
 
 /// Get the front, waiting as long as it takes.
 fn stand_in_line(file: &LaneFile, pressed: bool) -> io::Result<()> {
-    if file.try_front()? {
-        return Ok(());
+    for _ in 0..GIVEN_BACK_MAX {
+        let asked = enter_line(file, pressed)?;
+        if asked.elapsed() >= AT_ONCE || !is_somebody_awake(file) {
+            return Ok(());
+        }
+        // It was on its way to another. Who does not find it when it wakes goes to the end of the line, and all behind it
+        // are woken to follow.
+        file.unlock(FRONT);
     }
+    enter_line(file, pressed).map(drop)
+}
+
+/// Go behind those who wait for the front, and return with it; when it was asked for.
+fn enter_line(file: &LaneFile, pressed: bool) -> io::Result<Instant> {
     let_the_woken_go_first(file);
     // Without it, others may get before this process: no reason not to stand in line.
     let _ = file.announce(pressed);
+    let asked = Instant::now();
     let front = wait_for(file, FRONT);
     file.announce_end();
-    front
+    front.map(|()| asked)
 }
 
 /// Wait a little where somebody was woken for the front and does not have it yet.
@@ -76,15 +93,19 @@ fn stand_in_line(file: &LaneFile, pressed: bool) -> io::Result<()> {
 /// would wait for each other.
 fn let_the_woken_go_first(file: &LaneFile) {
     for _ in 0..WAKING_LOOKS {
-        if file.blocker(FRONT, 1).is_some() {
+        if file.blocker(FRONT, 1).is_some() || !is_somebody_awake(file) {
             return;
         }
-        match file.blocker(WAITING, 1) {
-            // Stopped, it does not wake up.
-            Some(Blocker { pid: Some(pid) }) if process::Stat::of(pid).is_some_and(process::Stat::is_stopped) => return,
-            Some(_) => thread::sleep(WAKING),
-            None => return,
-        }
+        thread::sleep(WAKING);
+    }
+}
+
+/// Say whether another process waits for the front. A stopped one does not wake up when it gets it.
+fn is_somebody_awake(file: &LaneFile) -> bool {
+    match file.blocker(WAITING, 1) {
+        Some(Blocker { pid: Some(pid) }) => !process::is_stopped(pid),
+        Some(Blocker { pid: None }) => true,
+        None => false,
     }
 }
 

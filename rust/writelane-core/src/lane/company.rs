@@ -1,12 +1,13 @@
 //! Whether anybody outside the lane is on the database, and writes.
 
+use super::file::{LOOKOUT, LaneFile, OUTSIDERS};
 use super::{Lane, lock};
 use crate::holder::locks::{self, Owner};
 use crate::holder::{self, process};
 use crate::policy::courtesy::{Company, MEMORY};
 use crate::vfs::{self, LockKind};
 use std::path::Path;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// How often to look who has the database open. A look costs some 50 us.
@@ -69,9 +70,11 @@ impl Watch {
 /// In a thread of its own: the kernel lists locks only after every processor has passed a quiet moment, which takes up
 /// to some 10 ms, and a turn would last that much longer.
 pub fn keep(lane: &Weak<Lane>) {
+    let mut post = Post::default();
     while let Some(lane) = lane.upgrade().filter(|lane| !lane.is_inherited()) {
         let before = process::thread_time();
-        let present = present(&lane.path);
+        let file = lock(&lane.state).file();
+        let present = post.look(&lane.path, file);
         let spent = process::thread_time().saturating_sub(before);
         let pause = LOOK_AGAIN.max(spent * SPARING).min(AT_LATEST);
         let goes_on = lock(&lane.state).watch.looked(present);
@@ -83,23 +86,74 @@ pub fn keep(lane: &Weak<Lane>) {
     }
 }
 
-/// Say whether a process outside the lane has the database open. All of ours lock by open file descriptions, so a lock
-/// of a process is another program's, or of another copy of SQLite in one of ours.
-fn present(database: &Path) -> Option<bool> {
-    // With a rollback journal nobody locks anything between transactions; and where our own locks are the process's, or
-    // a container hides the locks of those outside it, the list tells too little.
-    if vfs::lock_kind() == LockKind::Process || !process::sees_all_pids() {
-        return None;
+/// The lookout's post: one process looks for all who use the lane file.
+///
+/// A look holds up whoever locks any file on the machine, for as long as the kernel lists all locks there are, and with
+/// dozens of processes they would be at it all the time.
+#[derive(Default)]
+struct Post {
+    /// Where it is this process's. The file is not kept open for it.
+    file: Option<Weak<LaneFile>>,
+}
+
+impl Post {
+    /// Say whether a process outside the lane has the database open: have a look, or ask the one who looks.
+    fn look(&mut self, database: &Path, file: Option<Arc<LaneFile>>) -> Option<bool> {
+        let can_be_told = can_be_told(database);
+        let file = file.filter(|_| can_be_told);
+        let is_same = |own: &Weak<LaneFile>| file.as_ref().is_some_and(|file| own.as_ptr() == Arc::as_ptr(file));
+        if !self.file.as_ref().is_some_and(is_same) {
+            self.leave();
+        }
+        let Some(file) = file else { return can_be_told.then(|| present(database))? };
+        if !file.try_lock(LOOKOUT).ok()? {
+            let asleep = file.blocker(LOOKOUT, 1).and_then(|lookout| lookout.pid).is_some_and(process::is_stopped);
+            return if asleep { present(database) } else { Some(file.blocker(OUTSIDERS, 1).is_some()) };
+        }
+        let present = present(database);
+        if present == Some(true) {
+            file.try_lock(OUTSIDERS).ok();
+        } else {
+            file.unlock(OUTSIDERS);
+        }
+        self.file = Some(Arc::downgrade(&file));
+        present
     }
-    let shared = holder::beside(database, "-shm");
-    shared.exists().then_some(())?;
-    let locks = locks::on_file(&shared).ok()?;
+
+    fn leave(&mut self) {
+        if let Some(file) = self.file.take().and_then(|file| file.upgrade()) {
+            file.unlock(OUTSIDERS);
+            file.unlock(LOOKOUT);
+        }
+    }
+}
+
+impl Drop for Post {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// Say whether the kernel's list of locks tells who is outside the lane. All of ours lock by open file descriptions, so a
+/// lock of a process is another program's, or of another copy of SQLite in one of ours.
+///
+/// With a rollback journal nobody locks anything between transactions; and where our own locks are the process's, or a
+/// container hides the locks of those outside it, the list tells too little.
+fn can_be_told(database: &Path) -> bool {
+    vfs::lock_kind() == LockKind::Description && process::sees_all_pids() && holder::beside(database, "-shm").exists()
+}
+
+fn present(database: &Path) -> Option<bool> {
+    let locks = locks::on_file(&holder::beside(database, "-shm")).ok()?;
     Some(locks.iter().any(|lock| matches!(lock.owner, Owner::Process(_)) && lock.holds(locks::WAL_OPEN)))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::other_process::OtherProcess;
     use super::*;
+    use std::fs;
+    use std::path::PathBuf;
 
     #[test]
     fn one_thread_keeps_watch_for_as_long_as_there_are_turns() {
@@ -128,5 +182,107 @@ mod tests {
         assert_eq!(watch(None).company(now), Company::Nobody);
         assert_eq!(watch(Some(now)).company(now), Company::Writing);
         assert_eq!(watch(Some(now)).company(now + MEMORY), Company::Nobody);
+    }
+
+    /// A database that an outsider has open, or nobody has, and its lane file.
+    struct Scene {
+        folder: PathBuf,
+        database: PathBuf,
+        file: Arc<LaneFile>,
+    }
+
+    impl Scene {
+        fn new() -> Self {
+            use std::sync::atomic::{AtomicU32, Ordering};
+            static COUNT: AtomicU32 = AtomicU32::new(0);
+            vfs::install().unwrap();
+            let name = format!("writelane-company-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+            let folder = std::env::temp_dir().join(name);
+            fs::create_dir(&folder).unwrap();
+            let database = folder.join("app.db");
+            fs::write(&database, "").unwrap();
+            fs::write(holder::beside(&database, "-shm"), "").unwrap();
+            let file = Arc::new(LaneFile::open(&database).unwrap());
+            Self { folder, database, file }
+        }
+
+        fn look(&self, post: &mut Post) -> Option<bool> {
+            post.look(&self.database, Some(Arc::clone(&self.file)))
+        }
+
+        /// An outsider, as the kernel shows it.
+        fn outsider(&self) -> OtherProcess {
+            let byte = locks::WAL_OPEN.cast_signed();
+            OtherProcess::locking(&holder::beside(&self.database, "-shm"), &[(byte, byte)])
+        }
+
+        /// The lookout, another process, and what it says.
+        fn lookout(&self, says: bool) -> OtherProcess {
+            let last = if says { OUTSIDERS } else { LOOKOUT };
+            OtherProcess::locking(&super::super::file::path_of(&self.database), &[(LOOKOUT, last)])
+        }
+    }
+
+    impl Drop for Scene {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.folder);
+        }
+    }
+
+    #[test]
+    fn one_process_looks_for_all() {
+        let scene = Scene::new();
+        let mut post = Post::default();
+        for says in [true, false, true] {
+            let _lookout = scene.lookout(says);
+            assert_eq!(scene.look(&mut post), Some(says), "whatever the kernel shows");
+        }
+        let _outsider = scene.outsider();
+        let _lookout = scene.lookout(false);
+        assert_eq!(scene.look(&mut post), Some(false));
+    }
+
+    #[test]
+    fn a_stopped_lookout_is_not_asked() {
+        let scene = Scene::new();
+        let (_outsider, lookout) = (scene.outsider(), scene.lookout(false));
+        lookout.stop();
+        assert_eq!(scene.look(&mut Post::default()), Some(true));
+    }
+
+    #[test]
+    fn where_nobody_looks_this_process_does_and_tells_the_others_until_it_leaves() {
+        let scene = Scene::new();
+        let mut post = Post::default();
+        assert_eq!(scene.look(&mut post), Some(false));
+        let told = |byte: i64| {
+            locks::on_file(&super::super::file::path_of(&scene.database))
+                .unwrap()
+                .iter()
+                .any(|lock| lock.holds(byte.cast_unsigned()))
+        };
+        assert!(told(LOOKOUT) && !told(OUTSIDERS));
+        {
+            let _outsider = scene.outsider();
+            assert_eq!(scene.look(&mut post), Some(true));
+            assert!(told(LOOKOUT) && told(OUTSIDERS));
+        }
+        assert_eq!(scene.look(&mut post), Some(false));
+        assert!(told(LOOKOUT) && !told(OUTSIDERS));
+        drop(post);
+        assert!(!told(LOOKOUT));
+        let mut post = Post::default();
+        assert_eq!(scene.look(&mut post), Some(false));
+        // Another file in the lane file's place, or none: the post was in the old one.
+        assert_eq!(post.look(&scene.database, None), Some(false));
+        assert!(!told(LOOKOUT));
+    }
+
+    #[test]
+    fn without_a_log_nothing_can_be_told() {
+        let scene = Scene::new();
+        fs::remove_file(holder::beside(&scene.database, "-shm")).unwrap();
+        let _lookout = scene.lookout(true);
+        assert_eq!(scene.look(&mut Post::default()), None);
     }
 }

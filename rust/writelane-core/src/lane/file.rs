@@ -18,6 +18,10 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// The byte of the one process that looks whether outsiders have the database open.
+pub const LOOKOUT: i64 = 97;
+/// The byte that it has a lock on for as long as some have.
+pub const OUTSIDERS: i64 = 98;
 /// The byte that everybody who waits for [`FRONT`] has a shared lock on. When that is given up, the kernel wakes the first
 /// who waits for it, and whoever asks until that one runs would get it instead: this byte says that somebody is about to.
 pub const WAITING: i64 = 99;

@@ -16,6 +16,8 @@ mod agent;
 mod board;
 mod company;
 mod file;
+#[cfg(test)]
+mod other_process;
 pub mod outside;
 mod probe;
 mod registry;

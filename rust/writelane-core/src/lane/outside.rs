@@ -95,7 +95,7 @@ fn waiters(records: &[Record]) -> Vec<Waiter> {
                 waited: Duration::from_nanos(now.saturating_sub(since_ns)),
                 threads,
                 in_front,
-                stopped: process::Stat::of(record.pid).is_some_and(process::Stat::is_stopped),
+                stopped: process::is_stopped(record.pid),
             });
         };
         if record.doing == Doing::Blocked {

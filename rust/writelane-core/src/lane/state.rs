@@ -106,7 +106,7 @@ pub enum Errand {
 
 /// Return the process that has the front and is stopped.
 fn stopped_front(file: &LaneFile) -> Option<u32> {
-    file.blocker(FRONT, 1)?.pid.filter(|pid| process::Stat::of(*pid).is_some_and(process::Stat::is_stopped))
+    file.blocker(FRONT, 1)?.pid.filter(|pid| process::is_stopped(*pid))
 }
 
 /// The lane as this process sees it.
@@ -171,6 +171,11 @@ impl State {
             dice: process::monotonic_ns() | 1,
             given: 0,
         }
+    }
+
+    /// Return the lane file, if there is one.
+    pub fn file(&self) -> Option<Arc<LaneFile>> {
+        self.file.clone()
     }
 
     /// Take a turn at once, if nobody is before the caller.
@@ -665,16 +670,16 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::super::file::{PRESSED, WAITING};
+    use super::super::other_process::OtherProcess;
     use super::*;
     use std::fs;
-    use std::os::unix::ffi::OsStrExt;
     use std::path::PathBuf;
 
     /// A database and its lane, as this process and another see them.
     struct Scene {
         database: PathBuf,
         state: State,
-        other: Option<libc::pid_t>,
+        other: Option<OtherProcess>,
     }
 
     impl Scene {
@@ -696,29 +701,7 @@ mod tests {
 
         /// Have another process hold a shared lock on these bytes of the lane file.
         fn other_process_locks(&mut self, from: i64, to: i64) {
-            let name = std::ffi::CString::new(file::path_of(&self.database).as_os_str().as_bytes()).unwrap();
-            let mut pipe = [0; 2];
-            // SAFETY: plain system calls; between `fork` and `_exit` the child makes only such as are safe there.
-            unsafe {
-                assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
-                let pid = libc::fork();
-                if pid == 0 {
-                    let mut lock: libc::flock = std::mem::zeroed();
-                    (lock.l_type, lock.l_start, lock.l_len) = (libc::F_RDLCK as _, from, to - from + 1);
-                    let file = libc::open(name.as_ptr(), libc::O_RDWR);
-                    let locked = libc::fcntl(file, libc::F_SETLK, &raw const lock) == 0;
-                    libc::write(pipe[1], (&raw const locked).cast(), 1);
-                    libc::pause();
-                    libc::_exit(0);
-                }
-                assert!(pid > 0);
-                self.other = Some(pid);
-                let mut locked = 0_u8;
-                assert_eq!(libc::read(pipe[0], (&raw mut locked).cast(), 1), 1);
-                assert_eq!(locked, 1);
-                libc::close(pipe[0]);
-                libc::close(pipe[1]);
-            }
+            self.other = Some(OtherProcess::locking(&file::path_of(&self.database), &[(from, to)]));
         }
 
         /// Say whether a turn of this age is used up.
@@ -731,13 +714,6 @@ mod tests {
 
     impl Drop for Scene {
         fn drop(&mut self) {
-            if let Some(pid) = self.other {
-                // SAFETY: plain system calls on a child that was not waited for.
-                unsafe {
-                    libc::kill(pid, libc::SIGKILL);
-                    libc::waitpid(pid, std::ptr::null_mut(), 0);
-                }
-            }
             self.state.drop_file(Instant::now());
             let _ = fs::remove_file(file::path_of(&self.database));
             let _ = fs::remove_file(&self.database);
