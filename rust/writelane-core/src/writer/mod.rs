@@ -593,6 +593,7 @@ pub(crate) fn answer_one(job: &Job, answer: Answer) {
 }
 
 /// Give many jobs their answers and wake each listener once. Returns the jobs.
+#[expect(clippy::vec_box, reason = "jobs are boxed from their callers on, and are given back as they are")]
 fn answer_all(answers: Vec<(Box<Job>, Answer)>) -> Vec<Box<Job>> {
     let mut listeners: Vec<Arc<dyn Listener>> = Vec::new();
     let answer_one = |(job, answer): (Box<Job>, Answer)| {

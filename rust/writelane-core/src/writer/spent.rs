@@ -3,6 +3,8 @@
 //! Memory is best freed by the thread that allocates it: an allocator keeps it at hand for that thread, and two that
 //! allocate and free in each other's share wait for each other at each job. A caller that streams jobs frees those before.
 
+#![expect(clippy::vec_box, reason = "jobs are boxed from their callers on, and are given back as they are")]
+
 use crate::job::Job;
 use crate::queue::Item;
 use std::sync::atomic::{AtomicBool, Ordering};
