@@ -5,6 +5,7 @@ use super::kind::{Kind, kind, without_blank};
 use super::measure::Text;
 use super::{Connection, Rows, State};
 use crate::sqlite::{Cells, Handle, Statement, Step, ValueRef, ffi};
+use crate::vfs;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -308,13 +309,29 @@ impl Connection {
             }
             Ok(())
         };
-        let result = run();
+        let result = if handle.writes_main() { self.run_gathered(state, handle, run) } else { run() };
         statement.reset();
         statement.clear_bindings();
         if begun && result.is_err() {
             state.lost.take();
         }
         result.map(|()| Many { changes })
+    }
+
+    /// Run many rows of a transaction that has the write lock. Frames that SQLite's cache has no room for go to the log in
+    /// few writes; where they do not get there, the transaction is lost, as it is when SQLite's own write fails.
+    fn run_gathered(
+        &self,
+        state: &State,
+        handle: &Handle,
+        run: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        vfs::gathering_frames(|| Ok(run())).unwrap_or_else(|error| {
+            let rolled_back = if handle.autocommit() { Ok(()) } else { handle.execute_batch("ROLLBACK") };
+            self.note_loss(state, handle, false, Kind::Dml, &error);
+            rolled_back?;
+            Err(error.into())
+        })
     }
 
     fn begin_for(
