@@ -67,6 +67,8 @@ impl Claim {
     }
 
     pub(super) fn timeout(&self, shared: &Shared, phase: Phase) -> Box<Failure> {
+        // The look takes a while, and is waited for too.
+        let looked = shared.lock_holder();
         let now = Instant::now();
         let mut account = self.waited(shared, now);
         let tried = self.tried.as_ref().map_or(Duration::ZERO, |tried| tried.account.waited.lock);
@@ -74,7 +76,7 @@ impl Claim {
             // The writer has the job, and is between two waits for the lock.
             account.waited.lock += std::mem::take(&mut account.waited.queue);
         }
-        account.holder = shared.lock_holder().or(account.holder);
+        account.holder = looked.or(account.holder);
         let after = now.saturating_duration_since(self.called);
         let error = Error::Timeout { phase, after, holder: account.holder.clone() };
         shared.failure(&self.label, error, account)

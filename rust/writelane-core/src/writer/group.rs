@@ -274,7 +274,7 @@ impl<'a> Group<'a> {
         {
             self.blame.look(now, holder);
         }
-        let holder = self.blame.main();
+        let (holder, now) = (self.blame.main(), Instant::now());
         for member in late {
             let after = now.saturating_duration_since(member.job.called);
             let error = Error::Timeout { phase: Phase::Lock, after, holder: holder.clone() };

@@ -488,10 +488,12 @@ impl Shared {
 
     /// Answer for a caller whose own wait for its turn ended without one.
     fn gave_up(&self, job: &Job, gave_up: GaveUp, waiting: Waiting<'_>) -> Box<Failure> {
+        // The look takes a while, and is waited for too.
+        let looked = self.holder();
         let now = Instant::now();
         let after = now.saturating_duration_since(job.called);
         let held = waiting.into_blame().end(now);
-        let holder = self.holder().or_else(|| held.main());
+        let holder = looked.or_else(|| held.main());
         let error = match gave_up {
             GaveUp::TimedOut => Error::Timeout { phase: Phase::Lock, after, holder: holder.clone() },
             GaveUp::Interrupted if self.must_stop() => Error::Closed,

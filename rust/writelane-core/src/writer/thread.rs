@@ -200,6 +200,7 @@ impl Shared {
         let late = self.queue.take_expired(|job| job.is_late(now));
         // Looks are made sparingly, but who is told that time is up is told for whom.
         let looked = if late.is_empty() { None } else { self.lock_holder() };
+        let now = if looked.is_some() { Instant::now() } else { now };
         for (job, queued) in late {
             if !job.ticket.claim() {
                 continue;
