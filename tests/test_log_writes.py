@@ -23,7 +23,7 @@ DISK = """
 #include <unistd.h>
 
 char disk_mode = 'w';
-long disk_writes, disk_refused;
+long disk_refused;
 static unsigned dice = 1;
 
 static unsigned roll(void) { dice = dice * 1103515245u + 12345u; return dice >> 16; }
@@ -35,7 +35,6 @@ static ssize_t take(int fd, const void *bytes, size_t length, off_t at) {
   snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
   ssize_t named = readlink(link, name, sizeof name);
   if (named > 4 && !memcmp(name + named - 4, "-wal", 4)) {
-    disk_writes++;
     if (disk_mode == 'i' && roll() % 2) { errno = EINTR; return -1; }
     if (disk_mode == 's' && length > 1) length = 1 + roll() % length;
     if (disk_mode == 'f' && roll() % 2) { disk_refused++; errno = EIO; return -1; }
@@ -56,7 +55,7 @@ ssize_t pwrite64(int fd, const void *bytes, size_t length, off_t at) { return ta
 #: Writes in every way, each time with another disk, and looks after each whether a copy of the files, with the shared
 #: memory made anew by another SQLite, has exactly what was answered.
 WORKER = '''
-import ctypes, itertools, os, random, shutil, sqlite3, sys
+import contextlib, ctypes, itertools, os, random, shutil, sqlite3, sys
 import writelane
 from writelane import dbapi
 
@@ -118,40 +117,38 @@ def spread():
     yield made
     connection.execute(SPREAD, (first, made[-1][0], size))
 
-def rewritten():
-    """A transaction that fills the cache several times, and changes pages that it has in the log already."""
-    made = rows(dice.randrange(20, 60))
-    yield made
+@contextlib.contextmanager
+def begun():
+    """A transaction of the connection, which is committed, or rolled back where anything of it is refused."""
     connection.execute("BEGIN IMMEDIATE")
     try:
-        for id, _ in made:
-            connection.execute(INSERT, (id, 3000))
-        for id, size in made:
-            connection.execute("UPDATE t SET x = zeroblob(?) WHERE id = ?", (size, id))
+        yield
         connection.execute("COMMIT")
     except dbapi.Error:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         connection.rollback()
         raise
+
+def rewritten():
+    """A transaction that fills the cache several times, and changes pages that it has in the log already."""
+    made = rows(dice.randrange(20, 60))
+    yield made
+    with begun():
+        for id, _ in made:
+            connection.execute(INSERT, (id, 3000))
+        for id, size in made:
+            connection.execute("UPDATE t SET x = zeroblob(?) WHERE id = ?", (size, id))
 
 def batched():
     """Many rows of a transaction in one call, more than the cache has room for."""
     made = [(next(numbers), dice.choice([1, 2000])) for _ in range(dice.randrange(100, 600))]
     yield made
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with begun():
         connection.executemany(INSERT, made)
-        connection.execute("COMMIT")
-    except dbapi.Error:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        connection.rollback()
-        raise
 
 def refused_at_its_end():
     """A statement that fills the cache and fails."""
-    first = next(numbers)
     yield []
     last = max(expected, default=0)
     if last:

@@ -202,7 +202,7 @@ impl State {
                 return None;
             }
             let front = self.front.as_mut().filter(|front| !front.courtesy)?;
-            if now.saturating_duration_since(since) >= courtesy::LONG_QUANTUM {
+            if State::stage(since, now) == Stage::Over {
                 (front.since, front.holding_since) = (now, now);
             }
             front.until = None;
@@ -229,8 +229,7 @@ impl State {
 
     /// Say whether this process, which has had the front since then, must let others have it.
     fn is_used_up(&mut self, file: &LaneFile, since: Instant, now: Instant) -> bool {
-        let age = now.saturating_duration_since(since);
-        let used_up = match courtesy::stage(age) {
+        let used_up = match State::stage(since, now) {
             Stage::Young => false,
             _ if self.company(now) > Company::Nobody => true,
             Stage::Extended => self.is_pressed(file, now),
@@ -353,9 +352,7 @@ impl State {
                 self.end_tenure(&file, now);
             } else if self.waiters.is_empty() {
                 match (self.returns.linger().filter(|_| lingers), &mut self.front) {
-                    (Some(linger), Some(front))
-                        if courtesy::stage(now.saturating_duration_since(since)) < Stage::Over =>
-                    {
+                    (Some(linger), Some(front)) if State::stage(since, now) < Stage::Over => {
                         let until = now + linger;
                         front.until = Some(until);
                         return self.alarm.is_none_or(|alarm| alarm > until + courtesy::LATE_LOOK);
@@ -505,7 +502,11 @@ impl State {
 
     /// Say whether a turn that began at `since` has time left, whoever waits.
     pub fn is_young(since: Instant, now: Instant) -> bool {
-        courtesy::stage(now.saturating_duration_since(since)) == Stage::Young
+        State::stage(since, now) == Stage::Young
+    }
+
+    fn stage(since: Instant, now: Instant) -> Stage {
+        courtesy::stage(now.saturating_duration_since(since))
     }
 
     /// Say whether somebody waits for a turn that is no longer young.

@@ -42,8 +42,8 @@ struct Held {
     start: off_t,
     bytes: Vec<u8>,
     next: Next,
-    /// What came of writing them, until it is told: the file, and the error's number.
-    failed: Option<(c_int, i32)>,
+    /// What came of writing them, until it is told: the files, and the errors' numbers.
+    failed: Vec<(c_int, i32)>,
 }
 
 /// Run `call`, which makes a commit or fails, with its frames gathered.
@@ -58,10 +58,8 @@ pub(super) fn gather<T>(call: impl FnOnce() -> Result<T, SqliteError>) -> Result
     let end = End;
     let result = call();
     drop(end);
-    match HELD.with_borrow_mut(|held| held.failed.take()) {
-        None => result,
-        Some(_) => Err(SqliteError::from_code(ffi::SQLITE_IOERR_WRITE)),
-    }
+    let untold = HELD.with_borrow_mut(|held| std::mem::take(&mut held.failed));
+    if untold.is_empty() { result } else { Err(SqliteError::from_code(ffi::SQLITE_IOERR_WRITE)) }
 }
 
 /// Ends the gathering, also where the call panics.
@@ -101,7 +99,7 @@ pub(super) fn before_unlock() {
 
 impl Held {
     const fn new() -> Self {
-        Self { fd: -1, start: 0, bytes: Vec::new(), next: Next::Header, failed: None }
+        Self { fd: -1, start: 0, bytes: Vec::new(), next: Next::Header, failed: Vec::new() }
     }
 
     fn add(&mut self, fd: c_int, bytes: &[u8], at: off_t) -> io::Result<usize> {
@@ -139,8 +137,8 @@ impl Held {
 
     /// Return the error of writing what was held back of this file, once.
     fn tell(&mut self, fd: c_int) -> io::Result<()> {
-        match self.failed.take_if(|(failed, _)| *failed == fd) {
-            Some((_, code)) => Err(io::Error::from_raw_os_error(code)),
+        match self.failed.iter().position(|(failed, _)| *failed == fd) {
+            Some(place) => Err(io::Error::from_raw_os_error(self.failed.swap_remove(place).1)),
             None => Ok(()),
         }
     }
@@ -163,7 +161,7 @@ impl Held {
 
     fn give_up(&mut self, code: i32) {
         self.bytes.clear();
-        self.failed = Some((self.fd, code));
+        self.failed.push((self.fd, code));
     }
 }
 
@@ -323,6 +321,22 @@ mod tests {
             before_read(other.as_raw_fd()).unwrap();
             assert!(before_read(log.as_raw_fd()).is_err());
             assert!(before_read(log.as_raw_fd()).is_ok(), "told once");
+            Ok(())
+        });
+        assert_eq!(result, Ok(()));
+    }
+
+    #[test]
+    fn the_errors_of_two_files_are_told_to_each() {
+        let logs = [broken(), broken()];
+        let result = gather(|| {
+            for log in &logs {
+                write_frame(log, 0, false).unwrap();
+            }
+            before_unlock();
+            for log in &logs {
+                assert!(before_read(log.as_raw_fd()).is_err());
+            }
             Ok(())
         });
         assert_eq!(result, Ok(()));
