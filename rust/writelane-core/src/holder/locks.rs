@@ -101,6 +101,17 @@ pub fn on_file(path: &Path) -> io::Result<Vec<FileLock>> {
     Ok(locks.into_iter().filter(|lock| lock.inode == meta.ino() && devices.contains(&lock.device)).collect())
 }
 
+#[cfg(test)]
+thread_local! {
+    static READINGS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// Return how often this thread has read the kernel's list.
+#[cfg(test)]
+pub fn readings() -> u64 {
+    READINGS.with(std::cell::Cell::get)
+}
+
 /// How often a list that came in pieces is read at most.
 const LOOKS_MAX: usize = 4;
 
@@ -111,6 +122,8 @@ const LOOKS_MAX: usize = 4;
 fn look(needle: &str) -> io::Result<Vec<FileLock>> {
     let mut before = None;
     for _ in 0..LOOKS_MAX {
+        #[cfg(test)]
+        READINGS.with(|readings| readings.set(readings.get() + 1));
         let (list, pieces) = read_list(fs::File::open("/proc/locks")?)?;
         let mut locks: Vec<FileLock> = Vec::new();
         for lock in list.lines().filter(|line| line.contains(needle)).filter_map(FileLock::parse) {

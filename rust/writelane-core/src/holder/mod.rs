@@ -125,8 +125,18 @@ pub fn of_write_lock(path: &Path, records: &[Record]) -> Holder {
         }
     }
     match owner {
-        Some(Owner::Process(pid)) => of_pid(pid, records.iter().find(|record| is_here(record) && record.pid == pid)),
-        Some(Owner::Description) => of_record(records).map_or(Holder::Unknown, |record| {
+        Some(owner) => of_lock(owner, records),
+        // From inside a container the locks of processes outside it are not listed.
+        None if process::sees_all_pids() => Holder::Nobody,
+        None => Holder::Unknown,
+    }
+}
+
+/// Say who the owner of the write lock is, given the lane's records.
+pub fn of_lock(owner: Owner, records: &[Record]) -> Holder {
+    match owner {
+        Owner::Process(pid) => of_pid(pid, records.iter().find(|record| is_here(record) && record.pid == pid)),
+        Owner::Description => of_record(records).map_or(Holder::Unknown, |record| {
             if is_here(record) {
                 return of_pid(record.pid, Some(record));
             }
@@ -136,9 +146,6 @@ pub fn of_write_lock(path: &Path, records: &[Record]) -> Holder {
                 held: Some(record.since()),
             }
         }),
-        // From inside a container the locks of processes outside it are not listed.
-        None if process::sees_all_pids() => Holder::Nobody,
-        None => Holder::Unknown,
     }
 }
 

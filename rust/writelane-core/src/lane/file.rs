@@ -12,6 +12,7 @@ use crate::holder::{self, process};
 use std::ffi::CString;
 use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind};
+use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -29,6 +30,11 @@ pub const WAITING: i64 = 99;
 pub const PRESSED: i64 = 100;
 /// The byte whose lock is the turn. The kernel serves those who wait for it in the order they came (Linux 5.0).
 pub const FRONT: i64 = 101;
+/// The byte that everybody who waits for [`ADMISSION`] has a shared lock on, for the same reason as [`WAITING`].
+pub const OUTSIDE: i64 = 102;
+/// The byte of the one process that was let in last from a crowd, and that the next ones wait for. It is not beside
+/// [`FRONT`]: of two locks side by side the kernel makes one, and whoever waits for one of them is woken for the other.
+pub const ADMISSION: i64 = 103;
 /// Where the records begin. The lock on a record's first byte says that its writer lives.
 const SLOTS: i64 = 4096;
 
@@ -186,17 +192,27 @@ impl LaneFile {
         }
     }
 
-    /// Say that this process waits, and whether it is `pressed`.
+    /// Say on `count` bytes that this process waits.
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn announce(&self, pressed: bool) -> io::Result<()> {
-        self.lock_call(libc::F_SETLK, libc::F_RDLCK, WAITING, 1 + i64::from(pressed)).map(drop)
+    pub fn announce(&self, byte: i64, count: i64) -> io::Result<()> {
+        self.lock_call(libc::F_SETLK, libc::F_RDLCK, byte, count).map(drop)
     }
 
     /// Say that it does not wait any more.
-    pub fn announce_end(&self) {
-        self.unlock_all(WAITING, 2);
+    pub fn announce_end(&self, byte: i64, count: i64) {
+        self.unlock_all(byte, count);
+    }
+
+    /// Say whether another process has the front, or waits for it.
+    pub fn is_front_in_use(&self) -> bool {
+        self.blocker(WAITING, 1 + FRONT - WAITING).is_some()
+    }
+
+    /// Say whether another process was let in from a crowd a moment ago, or waits to be.
+    pub fn is_crowded(&self) -> bool {
+        self.blocker(OUTSIDE, 1 + ADMISSION - OUTSIDE).is_some()
     }
 
     /// Say whether another process waits that is pressed.
@@ -245,7 +261,7 @@ impl LaneFile {
 
     /// Say whether another process waits for the turn, or has it.
     pub fn is_contended(&self) -> bool {
-        self.blocker(WAITING, 1 + FRONT - WAITING).is_some()
+        self.blocker(WAITING, 1 + ADMISSION - WAITING).is_some()
     }
 
     /// Say whether another process has a record here.
@@ -309,7 +325,16 @@ impl LaneFile {
     /// Read the records of all living processes, this one's among them.
     pub fn records(&self) -> Vec<Record> {
         let mine = |index: usize| self.taken[index / 64].load(Ordering::Acquire) & (1 << (index % 64)) != 0;
-        read_records(self.file(), |index| mine(index) || self.blocker(slot_at(index), 1).is_some())
+        read_records(self.file(), 0..slot::COUNT, |index| mine(index) || self.blocker(slot_at(index), 1).is_some())
+    }
+
+    /// Read the record of another living process of this pid namespace.
+    pub fn record_of(&self, pid: u32) -> Option<Record> {
+        // It looked for a free one from there on.
+        let first = pid as usize;
+        let its = |index: &usize| self.blocker(slot_at(*index), 1).is_some_and(|owner| owner.pid == Some(pid));
+        let index = (0..slot::COUNT).map(|step| (first + step) % slot::COUNT).find(its)?;
+        read_records(self.file(), index..index + 1, |_| true).pop().filter(|record| record.pid == pid)
     }
 }
 
@@ -334,7 +359,7 @@ pub fn look(path: &Path) -> io::Result<Vec<Record>> {
     if !file.metadata()?.is_file() || header(&file)? == Header::Foreign {
         return Err(io::Error::new(ErrorKind::InvalidData, "not a lane file that this version knows"));
     }
-    Ok(read_records(&file, |index| {
+    Ok(read_records(&file, 0..slot::COUNT, |index| {
         let mut lock = record_lock(libc::F_WRLCK, slot_at(index), 1);
         // SAFETY: the descriptor is open, and F_GETLK takes a pointer to a `flock` that is valid for the call.
         let told = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &raw mut lock) } == 0;
@@ -342,9 +367,9 @@ pub fn look(path: &Path) -> io::Result<Vec<Record>> {
     }))
 }
 
-fn read_records(file: &File, is_alive: impl Fn(usize) -> bool) -> Vec<Record> {
+fn read_records(file: &File, indices: Range<usize>, is_alive: impl Fn(usize) -> bool) -> Vec<Record> {
     let boot = process::boot();
-    (0..slot::COUNT)
+    indices
         .filter_map(|index| {
             let mut bytes = [0; slot::SIZE];
             // A torn record is whole again a moment later; three tries outlast any single write.

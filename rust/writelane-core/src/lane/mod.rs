@@ -12,6 +12,7 @@
 //!
 //! No caller waits in the kernel: an agent thread does, so that callers have deadlines and can be interrupted.
 
+mod admission;
 mod agent;
 mod board;
 mod company;
@@ -26,12 +27,14 @@ mod state;
 mod stats;
 
 use crate::holder;
+use crate::holder::locks::Owner;
 use crate::policy::courtesy;
 use crate::telemetry::Telemetry;
 use crate::threads;
+use crate::vfs::{Locker, Probed};
 use crate::wait::{GaveUp, Patience};
 use probe::{Kept, Prober};
-use state::{Right, State, Ticket};
+use state::{Ahead, Right, State, Ticket};
 use stats::Counters;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -43,8 +46,8 @@ pub use stats::LaneStats;
 
 /// How often the wait for SQLite's lock may come back at once before it pauses: the lock is free, and something else busy.
 const QUICK_ROUNDS: u32 = 3;
-/// How many slices of a wait in a row may find SQLite's lock free before whoever has the turn counts as idle: frozen by
-/// its container, or at something else. In a turn that is used the lock is held most of the time.
+/// How many slices of a wait may find SQLite's lock free before whoever has the turn counts as idle: frozen by its
+/// container, or at something else. In a turn that is used the lock is held most of the time.
 const IDLE_SLICES: u32 = 20;
 /// What "at once" means.
 const QUICK: Duration = Duration::from_micros(200);
@@ -71,6 +74,33 @@ pub struct Turn {
     /// It may be kept for its owner, who may come back at once.
     lingers: bool,
     quick: u32,
+}
+
+/// How long whoever a caller waits for has done nothing.
+#[derive(Default)]
+struct Idleness {
+    /// The slices of the wait that found SQLite's lock free: in a row, or with the same process in the way.
+    slices: u32,
+    ahead: Option<Ahead>,
+}
+
+impl Idleness {
+    fn note(&mut self, ahead: Option<Ahead>, is_free: impl FnOnce() -> bool) {
+        let same = std::mem::replace(&mut self.ahead, ahead) == ahead;
+        self.slices = match ahead {
+            None => 0,
+            Some(_) if is_free() => {
+                if same {
+                    self.slices + 1
+                } else {
+                    1
+                }
+            }
+            // Those who were let in before, and who need not be, go on writing.
+            Some(Ahead::Admission(_)) if same => self.slices,
+            Some(_) => 0,
+        };
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -115,7 +145,8 @@ impl Lane {
         let right = self.await_service(&ticket, patience);
         self.stats.waited(ticket.since.elapsed());
         if right.is_err() && ticket.is_served() {
-            self.end_turn(Instant::now(), true);
+            let now = Instant::now();
+            self.end_turn(now, now, true);
         }
         Ok(self.turn(right?, Instant::now()))
     }
@@ -145,9 +176,25 @@ impl Lane {
         right.map(|right| self.turn(right, now))
     }
 
-    /// Say who holds the database's write lock right now. Some 100 us; opens nothing.
+    /// Say who holds the database's write lock right now. Some 50 us.
     pub fn holder(&self) -> Holder {
-        holder::of_write_lock(&self.path, &registry::records(&self.path).unwrap_or_default())
+        let records = || registry::records(&self.path).unwrap_or_default();
+        match self.prober.owner(&self.shared_memory()) {
+            Some(Probed::Free) => Holder::Nobody,
+            Some(Probed::Held(Locker::Process(pid))) => holder::of_lock(Owner::Process(pid), &records()),
+            Some(Probed::Held(Locker::Description)) => {
+                holder::of_lock(Owner::Description, &self.front_record().map_or_else(records, |front| vec![front]))
+            }
+            Some(Probed::Held(Locker::Elsewhere)) => Holder::Unknown,
+            Some(Probed::Replaced) | None => holder::of_write_lock(&self.path, &records()),
+        }
+    }
+
+    /// Return the record of the other process that has the front, if that says that it holds the write lock.
+    fn front_record(&self) -> Option<Record> {
+        let file = lock(&self.state).file()?;
+        let front = file.blocker(file::FRONT, 1)?.pid?;
+        file.record_of(front).filter(|record| record.doing == Doing::Holding)
     }
 
     /// Return what has been counted since the lane was made.
@@ -168,7 +215,7 @@ impl Lane {
 
     /// Wait until a ticket is served, or may go past a stopped process.
     fn await_service(self: &Arc<Self>, ticket: &Arc<Ticket>, patience: &Patience<'_>) -> Result<Right, GaveUp> {
-        let mut idle = 0;
+        let mut idleness = Idleness::default();
         loop {
             let slice = patience.next_slice();
             let Ok(slice) = slice else {
@@ -194,12 +241,12 @@ impl Lane {
             if let Some(right) = ticket.served() {
                 return Ok(right);
             }
-            if state.bypass(ticket, idle >= IDLE_SLICES) {
+            if state.bypass(ticket, idleness.slices >= IDLE_SLICES) {
                 return Ok(Right::Bypass);
             }
-            let next = state.is_next(ticket);
+            let ahead = state.ahead(ticket);
             drop(state);
-            idle = if next && self.is_write_lock_free() { idle + 1 } else { 0 };
+            idleness.note(ahead, || self.is_write_lock_free());
         }
     }
 
@@ -229,9 +276,9 @@ impl Lane {
         }
     }
 
-    fn end_turn(self: &Arc<Self>, now: Instant, lingers: bool) {
+    fn end_turn(self: &Arc<Self>, since: Instant, now: Instant, lingers: bool) {
         let mut state = lock(&self.state);
-        if state.release(&self.path, now, lingers) {
+        if state.release(&self.path, since, now, lingers) {
             self.call_agent(state);
         }
     }
@@ -368,7 +415,107 @@ impl Drop for Turn {
     fn drop(&mut self) {
         // In a forked child the turn is the parent's, and the mutex may be locked for ever.
         if !self.lane.is_inherited() {
-            self.lane.end_turn(self.left.unwrap_or_else(Instant::now), self.lingers);
+            self.lane.end_turn(self.since, self.left.unwrap_or_else(Instant::now), self.lingers);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::other_process::OtherProcess;
+    use super::*;
+    use crate::holder::locks;
+    use crate::sqlite::{Handle, OpenFlags};
+
+    struct Scene {
+        folder: PathBuf,
+        lane: Arc<Lane>,
+    }
+
+    impl Scene {
+        fn new() -> Self {
+            use std::sync::atomic::{AtomicU32, Ordering};
+            static COUNT: AtomicU32 = AtomicU32::new(0);
+            let name = format!("writelane-turns-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+            let folder = std::env::temp_dir().join(name);
+            std::fs::create_dir(&folder).unwrap();
+            let database = folder.join("app.db");
+            let db = Handle::open(&database, OpenFlags::WRITER).unwrap();
+            db.execute_batch("PRAGMA journal_mode=WAL; CREATE TABLE t(x)").unwrap();
+            let lane = Lane::of(&database);
+            drop(lane.try_enter("INSERT").unwrap());
+            Self { folder, lane }
+        }
+
+        fn other_process_locks(&self, byte: i64) -> OtherProcess {
+            OtherProcess::locking(&file::path_of(&self.lane.path), &[(byte, byte)])
+        }
+
+        /// Take turns that end for the disk until one of them went past another process.
+        fn take_turns_until_one_goes_past(&self) {
+            let for_ever = Patience { until: None, interrupted: &|| false };
+            let until = Instant::now() + Duration::from_secs(60);
+            while self.lane.stats().bypasses == 0 {
+                let turn = self.lane.enter("INSERT", &for_ever).unwrap();
+                turn.leave_for_disk(Instant::now());
+                assert!(Instant::now() < until, "the other process is in the way");
+            }
+        }
+    }
+
+    impl Drop for Scene {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.folder);
+        }
+    }
+
+    #[test]
+    fn who_does_not_let_others_in_is_gone_past_be_it_stopped_or_not() {
+        for stopped in [true, false] {
+            let scene = Scene::new();
+            let other = scene.other_process_locks(file::ADMISSION);
+            if stopped {
+                other.stop();
+            }
+            scene.take_turns_until_one_goes_past();
+        }
+    }
+
+    #[test]
+    fn who_is_ahead_is_idle_after_slices_in_which_the_lock_was_free() {
+        let mut idleness = Idleness::default();
+        let mut note = |ahead, free| {
+            idleness.note(ahead, || free);
+            idleness.slices
+        };
+        let front = Some(Ahead::Front);
+        assert_eq!([note(front, true), note(front, true), note(front, false), note(front, true)], [1, 2, 0, 1]);
+        assert_eq!([note(None, true), note(front, true)], [0, 1], "its own process is not idle");
+        let admission = |pid| Some(Ahead::Admission(Some(pid)));
+        assert_eq!([note(admission(1), true), note(admission(1), false), note(admission(1), true)], [1, 1, 2]);
+        assert_eq!([note(admission(2), false), note(admission(2), true), note(front, true)], [0, 1, 1]);
+    }
+
+    #[test]
+    fn who_holds_the_lock_is_told_without_the_kernel_s_list() {
+        let scene = Scene::new();
+        let db = Handle::open(&scene.lane.path, OpenFlags::WRITER).unwrap();
+        db.execute_batch("SELECT * FROM t").unwrap();
+        let read = locks::readings();
+        assert_eq!(scene.lane.holder(), Holder::Nobody);
+        let mut turn = scene.lane.try_enter("INSERT").unwrap();
+        db.execute_batch("BEGIN IMMEDIATE").unwrap();
+        turn.holding("INSERT");
+        match scene.lane.holder() {
+            Holder::Process { pid, statement, .. } => {
+                assert_eq!((pid, statement.as_deref()), (std::process::id(), Some("INSERT")));
+            }
+            other => panic!("{other}"),
+        }
+        assert_eq!(locks::readings(), read);
+        drop(turn);
+        db.execute_batch("ROLLBACK; PRAGMA journal_mode=DELETE; BEGIN IMMEDIATE").unwrap();
+        scene.lane.holder();
+        assert!(locks::readings() > read, "with a rollback journal there is no other way");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Lane, agent, file, lock};
 use crate::threads;
-use crate::vfs::{Probed, WriteLockProbe};
+use crate::vfs::{self, LockKind, Probed, WriteLockProbe};
 use crate::wait::{GaveUp, Patience};
 use std::io;
 use std::path::Path;
@@ -99,13 +99,36 @@ impl Prober {
 impl Prober {
     /// Say whether the write lock is free right now; `None` where that cannot be told.
     pub fn is_free(&self, shared_memory: &Path) -> Option<bool> {
+        match self.look(shared_memory, WriteLockProbe::try_wait)? {
+            Probed::Replaced => None,
+            found => Some(found == Probed::Free),
+        }
+    }
+
+    /// Say whose the write lock is right now; `None` where that cannot be told.
+    ///
+    /// The kernel is asked about this one lock. Its list of all locks tells the same, but holds everybody up who locks any
+    /// file on the machine, and where many wait and all look, they wait for nothing else.
+    pub fn owner(&self, shared_memory: &Path) -> Option<Probed> {
+        if vfs::lock_kind() != LockKind::Description {
+            // This process's own locks would not be seen.
+            return None;
+        }
+        self.look(shared_memory, |probe| {
+            let found = probe.try_wait()?;
+            // With a rollback journal the lock is another one.
+            Ok(if found == Probed::Free && !probe.is_log_open()? { Probed::Replaced } else { found })
+        })
+        .filter(|found| *found != Probed::Replaced)
+    }
+
+    fn look<T>(&self, shared_memory: &Path, ask: impl FnOnce(&WriteLockProbe) -> io::Result<T>) -> Option<T> {
         let mut look = lock(&self.look);
         let probe = match look.take() {
             Some(probe) if probe.is_current().ok()? => probe,
             _ => WriteLockProbe::open(shared_memory).ok()?,
         };
-        let found = look.insert(probe).try_wait().ok()?;
-        (found != Probed::Replaced).then_some(found == Probed::Free)
+        ask(look.insert(probe)).ok()
     }
 }
 

@@ -1,8 +1,9 @@
 //! Who of this process is next, and whether the process has the turn between processes: one mutex, no waiting in it.
 
+use super::admission::Admission;
 use super::board::Board;
 use super::company::Watch;
-use super::file::{self, FRONT, LaneFile};
+use super::file::{self, ADMISSION, FRONT, LaneFile};
 use super::registry;
 use super::slot::{Doing, Page};
 use crate::holder::process;
@@ -95,18 +96,27 @@ impl Front {
     }
 }
 
+/// What of the other processes is before a ticket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ahead {
+    /// Those who have the front or stand in line for it.
+    Front,
+    /// Those who are to be let in first; the one that is to let the next one in, where the kernel says who.
+    Admission(Option<u32>),
+}
+
 /// What the agent is to do next.
 pub enum Errand {
     /// Wait in the kernel for the front of this file. A process that is `pressed` does not want to write
-    /// without end.
-    Queue { file: Arc<LaneFile>, pressed: bool },
+    /// without end; one of a crowd is to wait first until it is let in.
+    Queue { file: Arc<LaneFile>, pressed: bool, crowded: bool },
     /// Sleep until then, or until called.
     Sleep(Option<Instant>),
 }
 
-/// Return the process that has the front and is stopped.
-fn stopped_front(file: &LaneFile) -> Option<u32> {
-    file.blocker(FRONT, 1)?.pid.filter(|pid| process::is_stopped(*pid))
+/// Return the process that has this lock and is stopped.
+fn stopped_owner(file: &LaneFile, byte: i64) -> Option<u32> {
+    file.blocker(byte, 1)?.pid.filter(|pid| process::is_stopped(*pid))
 }
 
 /// The lane as this process sees it.
@@ -122,8 +132,8 @@ pub struct State {
     /// A turn that SQLite sent back and that now takes its place between processes.
     joining: Option<Arc<Ticket>>,
     front: Option<Front>,
-    /// Whether the agent waits in the kernel. Nobody else touches the two locks then.
-    queueing: bool,
+    /// The lock that the agent waits for in the kernel. Nobody else touches it then, nor the front.
+    queueing: Option<i64>,
     /// Whether the agent's thread lives.
     pub agent: bool,
     /// When the agent wakes by itself.
@@ -138,6 +148,7 @@ pub struct State {
     endless: bool,
     left: Option<Instant>,
     returns: courtesy::Returns,
+    pub admission: Admission,
     pub watch: Watch,
     /// One moment by both clocks, which go alike: ours, and the one that other processes read.
     origin: (Instant, u64),
@@ -157,7 +168,7 @@ impl State {
             waiters: VecDeque::new(),
             joining: None,
             front: None,
-            queueing: false,
+            queueing: None,
             agent: false,
             alarm: None,
             stopped: None,
@@ -166,6 +177,7 @@ impl State {
             endless: false,
             left: None,
             returns: courtesy::Returns::default(),
+            admission: Admission::default(),
             watch: Watch::default(),
             origin: (Instant::now(), process::monotonic_ns()),
             dice: process::monotonic_ns() | 1,
@@ -208,13 +220,14 @@ impl State {
             front.until = None;
             return Some(Right::Front);
         }
-        if self.queueing {
+        if self.queueing.is_some() {
             return self.is_blocked_by_stopped(&file).then_some(Right::Bypass);
         }
         if self.company(now) == Company::Nobody && self.is_deserted(&file, now) {
             return Some(Right::Fast);
         }
-        self.try_front(&file, now).then_some(Right::Front)
+        let may_ask = !self.admission.is_wanted(&file, now);
+        (may_ask && self.try_front(&file, now)).then_some(Right::Front)
     }
 
     /// Say whether nobody of another process is at the lane file, by a look that is not older than part of a quantum.
@@ -266,6 +279,7 @@ impl State {
     fn try_front(&mut self, file: &LaneFile, now: Instant) -> bool {
         let got = file.try_front().unwrap_or(false);
         if got {
+            self.admission.waited(Duration::ZERO);
             self.front = Some(Front::new(now));
         }
         got
@@ -291,7 +305,7 @@ impl State {
         // Who sent this turn back may be on the fast path too: the next turn looks again.
         self.nobody_at = None;
         let Some(file) = self.file.clone() else { return Some(Right::Alone) };
-        if self.front.is_some() || (!self.queueing && self.try_front(&file, now)) {
+        if self.front.is_some() || (self.queueing.is_none() && self.try_front(&file, now)) {
             self.turn = Some(Right::Front);
             return self.turn;
         }
@@ -302,7 +316,9 @@ impl State {
     /// Take the front for a turn that has none, if that needs no wait. True: there are others, who may have looked a
     /// moment before, and go on without looking again for as long as [`courtesy::LOOK_EVERY`].
     pub fn hold_others_up(&mut self, now: Instant) -> bool {
-        let Some(file) = self.file.clone().filter(|_| self.front.is_none() && !self.queueing) else { return false };
+        let Some(file) = self.file.clone().filter(|_| self.front.is_none() && self.queueing.is_none()) else {
+            return false;
+        };
         let got = file.has_others() && self.try_front(&file, now);
         if got {
             self.turn = Some(Right::Front);
@@ -310,23 +326,29 @@ impl State {
         got
     }
 
-    /// Say whether this ticket is next, and only the wait between processes keeps it.
-    pub fn is_next(&self, ticket: &Arc<Ticket>) -> bool {
-        self.queueing
-            && match &self.joining {
-                Some(joining) => Arc::ptr_eq(joining, ticket),
-                None => self.turn.is_none() && self.waiters.front().is_some_and(|first| Arc::ptr_eq(first, ticket)),
-            }
+    /// Say what of the other processes this ticket waits for, if it is next in this one.
+    pub fn ahead(&self, ticket: &Arc<Ticket>) -> Option<Ahead> {
+        let is_next = match &self.joining {
+            Some(joining) => Arc::ptr_eq(joining, ticket),
+            None => self.turn.is_none() && self.waiters.front().is_some_and(|first| Arc::ptr_eq(first, ticket)),
+        };
+        let awaited = self.queueing.filter(|_| is_next)?;
+        Some(if awaited == ADMISSION {
+            let owner = self.file.as_ref().and_then(|file| file.blocker(ADMISSION, 1));
+            Ahead::Admission(owner.and_then(|owner| owner.pid))
+        } else {
+            Ahead::Front
+        })
     }
 
     /// Let a ticket past a process that has the front and is stopped, or is `idle` in its turn. True: it has
     /// its turn.
     pub fn bypass(&mut self, ticket: &Arc<Ticket>, idle: bool) -> bool {
-        if !self.is_next(ticket) {
+        if self.ahead(ticket).is_none() {
             return false;
         }
         let Some(file) = self.file.clone() else { return false };
-        let stopped = stopped_front(&file);
+        let stopped = self.stopped_ahead(&file);
         self.stopped = stopped;
         if stopped.is_none() && !idle {
             return false;
@@ -339,13 +361,20 @@ impl State {
     }
 
     fn is_blocked_by_stopped(&self, file: &LaneFile) -> bool {
-        self.stopped.is_some() && stopped_front(file) == self.stopped
+        self.stopped.is_some() && self.stopped_ahead(file) == self.stopped
+    }
+
+    /// Return the stopped process that the agent waits for.
+    fn stopped_ahead(&self, file: &LaneFile) -> Option<u32> {
+        let admission = || self.queueing.filter(|byte| *byte == ADMISSION).and_then(|byte| stopped_owner(file, byte));
+        stopped_owner(file, FRONT).or_else(admission)
     }
 
     /// End the turn and let the next have it. True: the agent has something to do.
-    pub fn release(&mut self, database: &Path, now: Instant, lingers: bool) -> bool {
+    pub fn release(&mut self, database: &Path, since: Instant, now: Instant, lingers: bool) -> bool {
         self.turn = None;
         self.left = Some(now);
+        self.admission.left(self.file.as_deref(), now.saturating_duration_since(since), now, !lingers);
         self.publish_doing(Doing::Nothing);
         if let (Some(since), Some(file)) = (self.front.as_ref().map(|front| front.since), self.file.clone()) {
             if self.is_used_up(&file, since, now) {
@@ -402,12 +431,19 @@ impl State {
 
     /// Say what the agent is to do, doing on the way what needs no wait.
     pub fn errand(&mut self, database: &Path) -> Errand {
-        let errand = self.next_errand(database, Instant::now());
+        let now = Instant::now();
+        if let Some(file) = &self.file {
+            self.admission.look(file, now);
+        }
+        let errand = self.next_errand(database, now);
         self.alarm = match &errand {
             Errand::Sleep(until) => *until,
             Errand::Queue { .. } => None,
         };
-        errand
+        match errand {
+            Errand::Sleep(until) => Errand::Sleep(until.into_iter().chain(self.admission.due()).min()),
+            queue @ Errand::Queue { .. } => queue,
+        }
     }
 
     fn next_errand(&mut self, database: &Path, now: Instant) -> Errand {
@@ -435,8 +471,9 @@ impl State {
         }
         let wanted = self.joining.is_some() || (self.turn.is_none() && !self.waiters.is_empty());
         if self.front.is_none() && wanted {
-            self.queueing = true;
-            return Errand::Queue { file, pressed: !self.endless };
+            let crowded = self.joining.is_none() && self.admission.is_wanted(&file, now);
+            self.queueing = Some(if crowded { ADMISSION } else { FRONT });
+            return Errand::Queue { file, pressed: !self.endless, crowded };
         }
         Errand::Sleep(None)
     }
@@ -462,10 +499,22 @@ impl State {
         }
     }
 
-    /// Take note that the agent came back from the kernel with the front of `file`, or without.
-    pub fn queued(&mut self, file: &Arc<LaneFile>, database: &Path, got: bool) {
+    /// Take note that the agent goes on to the line for the front of `file`: it was let in, or could not wait for it.
+    pub fn let_in(&mut self, file: &Arc<LaneFile>, got: bool) {
+        self.queueing = Some(FRONT);
+        if got && self.file.as_ref().is_some_and(|own| Arc::ptr_eq(own, file)) {
+            self.admission.begin(Instant::now());
+        } else if got {
+            file.unlock(ADMISSION);
+        }
+    }
+
+    /// Take note that the agent came back from the kernel with the front of `file`, after a wait of this length, or without.
+    pub fn queued(&mut self, file: &Arc<LaneFile>, database: &Path, waited: Option<Duration>) {
         let now = Instant::now();
-        self.queueing = false;
+        let got = waited.is_some();
+        self.admission.waited(waited.unwrap_or_default());
+        self.queueing = None;
         self.stopped = None;
         let current = self.file.as_ref().is_some_and(|own| Arc::ptr_eq(own, file));
         if got && current && file.is_intact() {
@@ -572,7 +621,7 @@ impl State {
     /// Open the lane file, or follow where the path leads by now, unless a lock of ours is in the old one.
     fn look_again(&mut self, database: &Path, now: Instant) {
         let due = self.looked.is_none_or(|looked| now.saturating_duration_since(looked) >= LOOK_AGAIN);
-        if !due || self.front.is_some() || self.queueing {
+        if !due || self.front.is_some() || self.queueing.is_some() {
             return;
         }
         self.looked = Some(now);
@@ -610,6 +659,7 @@ impl State {
     pub fn drop_file(&mut self, now: Instant) {
         self.nobody_at = None;
         if let Some(file) = self.file.take() {
+            self.admission.let_next_in(&file);
             if self.front.take().is_some() {
                 file.unlock(FRONT);
             }
@@ -753,7 +803,7 @@ mod tests {
         let pressed = |scene: &mut Scene| {
             scene.state.push(&Ticket::new("SELECT 1"));
             let errand = scene.state.errand(&scene.database.clone());
-            (scene.state.queueing, scene.state.waiters) = (false, VecDeque::new());
+            (scene.state.queueing, scene.state.waiters) = (None, VecDeque::new());
             match errand {
                 Errand::Queue { pressed, .. } => pressed,
                 Errand::Sleep(_) => panic!("somebody waits"),

@@ -1,5 +1,6 @@
 //! Decisions, without a clock, a lock or a file: data in, decision out.
 
+pub mod admission;
 pub mod backoff;
 pub mod checkpoint;
 pub mod courtesy;

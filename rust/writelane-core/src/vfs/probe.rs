@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 /// The byte of the `-shm` file that a writer locks: `WAL_WRITE_LOCK` in <https://www.sqlite.org/walformat.html>, 2.3.
 #[cfg(target_os = "linux")]
 const WRITE_LOCK: i64 = 120;
+/// The byte that everybody shares who has the log open: `WALINDEX_LOCK_DMS` in <https://www.sqlite.org/src/file/src/os_unix.c>.
+#[cfg(target_os = "linux")]
+const OPEN_LOCK: i64 = 128;
 
 /// What a probe found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,9 +19,20 @@ pub enum Probed {
     /// The write lock was free for a moment.
     Free,
     /// Somebody holds the write lock.
-    Held,
+    Held(Locker),
     /// The path names another `-shm` file by now, or none: open a new probe, or poll where there is none.
     Replaced,
+}
+
+/// Whose a lock is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Locker {
+    /// An open file description, as all locks of this library are: the kernel does not say whose.
+    Description,
+    /// A process.
+    Process(u32),
+    /// A process whose number means nothing in this container.
+    Elsewhere,
 }
 
 /// Waits in the kernel for the write lock of a write-ahead log, without keeping it.
@@ -99,7 +113,8 @@ impl WriteLockProbe {
             return Ok(Probed::Replaced);
         }
         if super::lock_kind() == super::LockKind::Process {
-            while self.is_held_by_other_process()? {
+            // A lock of the process taken here would be merged with SQLite's own and its release would drop that.
+            while self.ask(WRITE_LOCK)? != Probed::Free {
                 std::thread::sleep(POLL);
             }
         } else {
@@ -132,32 +147,42 @@ impl WriteLockProbe {
     /// As [`WriteLockProbe::wait`].
     pub fn try_wait(&self) -> io::Result<Probed> {
         self.usable()?;
-        let held = if super::lock_kind() == super::LockKind::Process {
-            self.is_held_by_other_process()?
+        // Ask instead of trying: a try that succeeds would turn a writer away for a moment.
+        let found = self.ask(WRITE_LOCK)?;
+        Ok(if self.is_current()? { found } else { Probed::Replaced })
+    }
+
+    /// Say whether anybody has the log open: where nobody has, its write lock says nothing.
+    ///
+    /// # Errors
+    /// As [`WriteLockProbe::wait`].
+    pub fn is_log_open(&self) -> io::Result<bool> {
+        self.usable()?;
+        Ok(self.ask(OPEN_LOCK)? != Probed::Free)
+    }
+
+    fn ask(&self, byte: i64) -> io::Result<Probed> {
+        let mut lock = super::kernel::range(libc::F_WRLCK, byte, 1);
+        if super::lock_kind() == super::LockKind::Process {
+            // SAFETY: `lock` is a valid flock structure.
+            if unsafe { libc::fcntl(self.fd, libc::F_GETLK, std::ptr::from_mut(&mut lock)) } != 0 {
+                return Err(io::Error::last_os_error());
+            }
         } else {
-            // Ask instead of trying: a try that succeeds would turn a writer away for a moment.
-            let mut lock = super::kernel::range(libc::F_WRLCK, WRITE_LOCK, 1);
             super::kernel::lock_description(self.fd, libc::F_OFD_GETLK, &mut lock)?;
-            i32::from(lock.l_type) != libc::F_UNLCK
-        };
-        if !self.is_current()? {
-            return Ok(Probed::Replaced);
         }
-        Ok(if held { Probed::Held } else { Probed::Free })
+        Ok(match i32::from(lock.l_type) {
+            libc::F_UNLCK => Probed::Free,
+            _ => Probed::Held(match u32::try_from(lock.l_pid) {
+                Ok(0) => Locker::Elsewhere,
+                Ok(pid) => Locker::Process(pid),
+                Err(_) => Locker::Description,
+            }),
+        })
     }
 
     fn set(&self, command: i32, kind: i32) -> io::Result<()> {
         super::kernel::lock_description(self.fd, command, &mut super::kernel::range(kind, WRITE_LOCK, 1))
-    }
-
-    /// A lock of the process taken here would be merged with SQLite's own and its release would drop that: only ask.
-    fn is_held_by_other_process(&self) -> io::Result<bool> {
-        let mut lock = super::kernel::range(libc::F_WRLCK, WRITE_LOCK, 1);
-        // SAFETY: `lock` is a valid flock structure.
-        if unsafe { libc::fcntl(self.fd, libc::F_GETLK, std::ptr::from_mut(&mut lock)) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(i32::from(lock.l_type) != libc::F_UNLCK)
     }
 }
 
@@ -215,6 +240,14 @@ impl WriteLockProbe {
     /// Always.
     pub fn try_wait(&self) -> io::Result<Probed> {
         self.wait()
+    }
+
+    /// Not supported: see [`WriteLockProbe::open`].
+    ///
+    /// # Errors
+    /// Always.
+    pub fn is_log_open(&self) -> io::Result<bool> {
+        self.wait().map(|_| false)
     }
 }
 
