@@ -20,6 +20,7 @@ use crate::telemetry::Telemetry;
 use crate::telemetry::events::Matter;
 use ahead::WriteAhead;
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -133,10 +134,24 @@ struct State {
     failures: u32,
     /// When the first of them did, or the first that was told of as met by another's.
     failing: Option<Instant>,
-    /// Since when each checkpoint has met another's.
-    met: Option<Instant>,
+    /// Since when each checkpoint has met another's, and the log was the same.
+    met: Option<(Instant, Option<Salts>)>,
     /// Since when each checkpoint has left the same pages, and which.
     stuck: Option<(Instant, i32)>,
+}
+
+/// What tells a log from the next one that begins in the same file.
+type Salts = [u8; 8];
+
+/// Where they are in the log file. Source: <https://www.sqlite.org/walformat.html>, 1.1.
+const SALTS_AT: u64 = 16;
+
+/// Read the salts of the log of the database at `path`; `None` where there is none. SQLite locks nothing in the log file, so
+/// that closing it drops no lock.
+fn log_salts(path: &Path) -> Option<Salts> {
+    let mut salts = Salts::default();
+    fs::File::open(beside(path, "-wal")).ok()?.read_exact_at(&mut salts, SALTS_AT).ok()?;
+    Some(salts)
 }
 
 /// That checkpoints have begun to fail, and with which error, or have ceased to, after which time.
@@ -152,9 +167,13 @@ impl State {
         (!known).then(|| (Matter::CheckpointFailed, Duration::ZERO, Some(code_name(error.code))))
     }
 
-    /// Another checkpoint runs. One that does so for as long as a reader may pin the log is told of, like a failure.
-    fn meet(&mut self) -> Option<Health> {
-        let since = *self.met.get_or_insert_with(Instant::now);
+    /// Another checkpoint runs. One that does so for as long as a reader may pin the log is told of, like a failure; not
+    /// one of many, whose log has begun anew since the last that was met.
+    fn meet(&mut self, log: Option<Salts>) -> Option<Health> {
+        let Some((since, _)) = self.met.filter(|(_, met)| *met == log) else {
+            self.met = Some((Instant::now(), log));
+            return self.end_failing();
+        };
         if since.elapsed() < self.thresholds.pinned_after || self.failing.is_some() {
             return None;
         }
@@ -165,6 +184,10 @@ impl State {
     fn recover(&mut self) -> Option<Health> {
         self.failures = 0;
         self.met = None;
+        self.end_failing()
+    }
+
+    fn end_failing(&mut self) -> Option<Health> {
         let since = self.failing.take()?;
         Some((Matter::CheckpointRecovered, since.elapsed(), None))
     }
@@ -374,7 +397,7 @@ impl Checkpointer {
         let health = match &error {
             Some(error) => state.fail(error),
             // A reader makes the others busy too.
-            None if busy && mode == Mode::Passive => state.meet(),
+            None if busy && mode == Mode::Passive => state.meet(log_salts(&self.path)),
             None if busy => None,
             None => state.recover(),
         };
@@ -614,6 +637,41 @@ mod tests {
         checkpointer.act(&ours, 0);
         assert_eq!(checkpointer.uncopied(), 0);
         drop((ours, reader));
+        let _ = fs::remove_dir_all(&folder);
+    }
+
+    #[test]
+    fn meeting_others_is_told_of_only_while_none_of_them_gets_on_with_the_log() {
+        let mut state = State {
+            thresholds: Thresholds { pinned_after: Duration::ZERO, ..Thresholds::default() },
+            ..State::default()
+        };
+        let told = |health: Option<Health>| health.map(|(matter, ..)| matter);
+        assert_eq!(told(state.meet(Some([1; 8]))), None, "it was met for the first time");
+        assert_eq!(told(state.meet(Some([2; 8]))), None, "the log was begun anew meanwhile");
+        assert_eq!(told(state.meet(Some([2; 8]))), Some(Matter::CheckpointFailed));
+        assert_eq!(told(state.meet(Some([2; 8]))), None, "it is known");
+        assert_eq!(told(state.meet(Some([3; 8]))), Some(Matter::CheckpointRecovered));
+        assert_eq!(told(state.meet(Some([3; 8]))), Some(Matter::CheckpointFailed));
+        assert_eq!(told(state.recover()), Some(Matter::CheckpointRecovered));
+    }
+
+    #[test]
+    fn a_log_has_other_salts_when_it_begins_anew() {
+        let folder = std::env::temp_dir().join(format!("writelane-salts-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("app.db");
+        let handle = Handle::open(&path, OpenFlags::WRITER).unwrap();
+        assert_eq!(log_salts(&path), None);
+        handle.execute_batch("PRAGMA journal_mode=WAL; CREATE TABLE t(x); INSERT INTO t VALUES (1)").unwrap();
+        let salts = log_salts(&path);
+        assert!(salts.is_some());
+        handle.execute_batch("INSERT INTO t VALUES (2)").unwrap();
+        assert_eq!(log_salts(&path), salts);
+        assert_eq!(handle.checkpoint(ffi::SQLITE_CHECKPOINT_PASSIVE).0, Ok(()));
+        handle.execute_batch("INSERT INTO t VALUES (3)").unwrap();
+        assert_ne!(log_salts(&path), salts);
+        drop(handle);
         let _ = fs::remove_dir_all(&folder);
     }
 
