@@ -32,10 +32,18 @@ impl Admission {
         self.crowded = wait >= CROWD;
     }
 
-    /// Say whether this process must be let in before it stands in line for the front.
-    pub fn is_wanted(&self, file: &LaneFile, now: Instant) -> bool {
+    /// Say whether this process must be let in before it stands in line for the front. Who stayed away is not in any more.
+    pub fn is_wanted(&mut self, file: &LaneFile, now: Instant) -> bool {
         let comes_back = self.left.is_some_and(|left| now.saturating_duration_since(left) < AWAY);
-        self.turns == 0 && comes_back && (self.crowded || file.is_crowded())
+        if !comes_back {
+            self.turns = 0;
+        }
+        !self.is_in() && comes_back && (self.crowded || file.is_crowded())
+    }
+
+    /// Say whether it was let in, and has turns left.
+    pub fn is_in(&self) -> bool {
+        self.turns > 0
     }
 
     /// Take note that this process was let in.
@@ -110,7 +118,7 @@ mod tests {
             self.admission.left(Some(&self.file), took, self.now, for_disk);
         }
 
-        fn is_wanted(&self) -> bool {
+        fn is_wanted(&mut self) -> bool {
             self.admission.is_wanted(&self.file, self.now)
         }
 
@@ -171,6 +179,12 @@ mod tests {
         assert!(scene.is_wanted());
         scene.now += BRIEF;
         assert!(!scene.is_wanted());
+        let mut scene = Scene::crowded();
+        scene.let_in();
+        scene.turn(CROWD, BRIEF, true);
+        assert!(!scene.is_wanted() && scene.admission.is_in());
+        scene.now += AWAY;
+        assert!(!scene.is_wanted() && !scene.admission.is_in(), "its turns are not kept for it");
     }
 
     #[test]

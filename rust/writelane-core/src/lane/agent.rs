@@ -1,7 +1,7 @@
 //! The threads that wait in the kernel, so that a caller can have a deadline and be interrupted.
 
 use super::file::{ADMISSION, Blocker, FRONT, LaneFile, OUTSIDE, PRESSED, WAITING};
-use super::state::Errand;
+use super::state::{Errand, Standing};
 use super::{Lane, lock};
 use crate::holder::process;
 use std::io;
@@ -31,14 +31,14 @@ pub fn run(lane: &Arc<Lane>) {
     let mut state = lock(&lane.state);
     loop {
         match state.errand(&lane.path) {
-            Errand::Queue { file, pressed, crowded } => {
+            Errand::Queue { file, standing, crowded } => {
                 idle_since = None;
                 drop(state);
                 if crowded {
                     let got = Line::ADMISSION.stand(&file);
                     lock(&lane.state).let_in(&file, got.is_ok());
                 }
-                let waited = if pressed { Line::FRONT_PRESSED } else { Line::FRONT }.stand(&file);
+                let waited = Line::to_front(standing).stand(&file);
                 state = lock(&lane.state);
                 lane.stats.queued();
                 state.queued(&file, &lane.path, waited.ok());
@@ -70,12 +70,17 @@ struct Line {
     lock: i64,
     /// The bytes that who waits has a shared lock on: the first, and how many.
     waiting: (i64, i64),
+    /// The byte that those have a shared lock on who are not to be robbed of a lock that is on its way to them.
+    before: i64,
 }
 
 impl Line {
-    const FRONT: Self = Self { lock: FRONT, waiting: (WAITING, 1) };
-    const FRONT_PRESSED: Self = Self { lock: FRONT, waiting: (WAITING, 1 + PRESSED - WAITING) };
-    const ADMISSION: Self = Self { lock: ADMISSION, waiting: (OUTSIDE, 1) };
+    const ADMISSION: Self = Self { lock: ADMISSION, waiting: (OUTSIDE, 1), before: OUTSIDE };
+
+    fn to_front(standing: Standing) -> Self {
+        let count = if standing == Standing::Pressed { 1 + PRESSED - WAITING } else { 1 };
+        Self { lock: FRONT, waiting: (WAITING, count), before: standing.before() }
+    }
 
     /// Get the lock, waiting as long as it takes, and return how long that was.
     fn stand(&self, file: &LaneFile) -> io::Result<Duration> {
@@ -119,9 +124,9 @@ impl Line {
         }
     }
 
-    /// Say whether another process waits for the lock. A stopped one does not wake up when it gets it.
+    /// Say whether another process waits for the lock that is not to be robbed of it. A stopped one does not wake up when it gets it.
     fn is_somebody_awake(&self, file: &LaneFile) -> bool {
-        match file.blocker(self.waiting.0, 1) {
+        match file.blocker(self.before, 1) {
             Some(Blocker { pid: Some(pid) }) => !process::is_stopped(pid),
             Some(Blocker { pid: None }) => true,
             None => false,

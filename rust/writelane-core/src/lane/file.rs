@@ -234,12 +234,12 @@ impl LaneFile {
         }
     }
 
-    /// Take the front if nobody has it or waits for it.
+    /// Take the front if nobody has it, and nobody waits for it who has a lock on the byte `before`.
     ///
     /// # Errors
     /// What the kernel says, other than that somebody is there.
-    pub fn try_front(&self) -> io::Result<bool> {
-        Ok(!self.has_waiters() && self.try_lock(FRONT)?)
+    pub fn try_front(&self, before: i64) -> io::Result<bool> {
+        Ok(self.blocker(before, 1).is_none() && self.try_lock(FRONT)?)
     }
 
     /// Give the lock on `byte` up.
