@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         rounds = 1 if metafunc.config.getoption("--smoke") else metafunc.config.getoption("--rounds")
         cases = [
             pytest.param(workload, driver, number, id=f"{workload.name}-{driver}-{number}")
-            for workload in WORKLOADS.values()
-            for number in range(rounds)
+            for _, series in groupby(WORKLOADS.values(), key=lambda workload: workload.series or workload.name)
+            for number, workload in product(range(rounds), list(series))
             for driver in _rotated(workload, number)
         ]
         metafunc.parametrize(("workload", "driver", "number"), cases)

@@ -27,6 +27,8 @@ class Workload:
     table: str = ""
     rows: int = 0
     about: str = ""
+    series: str = ""
+    """Of workloads that are compared with each other: they have their turns like drivers."""
 
     @property
     def by_rate(self) -> bool:
@@ -36,12 +38,14 @@ class Workload:
 
 def _scale(processes: int) -> Workload:
     about = f"{processes} processes, one thread each"
-    return Workload(f"processes-{processes}-full", "loop", ("sqlite3", "writelane"), "full", processes, about=about)
+    drivers = ("sqlite3", "writelane")
+    return Workload(f"processes-{processes}-full", "loop", drivers, "full", processes, about=about, series="processes")
 
 
 def _threads(threads: int) -> Workload:
     about = f"{threads} threads, each waits for its write"
-    return Workload(f"threads-{threads}-full", "loop", ("sqlite3", "writelane"), "full", threads=threads, about=about)
+    drivers = ("sqlite3", "writelane")
+    return Workload(f"threads-{threads}-full", "loop", drivers, "full", threads=threads, about=about, series="threads")
 
 
 ALL = [
