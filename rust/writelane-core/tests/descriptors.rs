@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use writelane_core::sqlite::{Handle, OpenFlags, ffi};
-use writelane_core::vfs::{self, Locker, Probed, WriteLockProbe};
+use writelane_core::vfs::{self, Owner, Probed, WriteLockProbe};
 
 const MANY: usize = 10_000;
 
@@ -351,12 +351,12 @@ fn a_probe_waits_for_the_write_lock_wherever_it_is_held() {
 
     // Another connection of this process, and another process.
     ours.begin().unwrap();
-    assert_eq!(probe.try_wait().unwrap(), Probed::Held(Locker::Description));
+    assert_eq!(probe.try_wait().unwrap(), Probed::Held(Some(Owner::Description)));
     ours.run("COMMIT").unwrap();
     let mut outsider = Outsider::start("foreign", &path);
     outsider.run("BEGIN IMMEDIATE").unwrap();
     outsider.run("INSERT INTO t VALUES(1)").unwrap();
-    assert_eq!(probe.try_wait().unwrap(), Probed::Held(Locker::Process(outsider.pid().unsigned_abs())));
+    assert_eq!(probe.try_wait().unwrap(), Probed::Held(Some(Owner::Process(outsider.pid().unsigned_abs()))));
     let (sender, receiver) = mpsc::channel();
     let waiter = std::thread::spawn(move || {
         let found = probe.wait().unwrap();
@@ -370,7 +370,7 @@ fn a_probe_waits_for_the_write_lock_wherever_it_is_held() {
 
     // A killed holder.
     outsider.run("BEGIN IMMEDIATE").unwrap();
-    assert_eq!(probe.try_wait().unwrap(), Probed::Held(Locker::Process(outsider.pid().unsigned_abs())));
+    assert_eq!(probe.try_wait().unwrap(), Probed::Held(Some(Owner::Process(outsider.pid().unsigned_abs()))));
     outsider.kill();
     assert_eq!(probe.wait().unwrap(), Probed::Free);
 

@@ -9,6 +9,8 @@ use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+pub use crate::vfs::Owner;
+
 /// The byte of the `-shm` file that a writer of a write-ahead log holds.
 pub const WAL_WRITE: u64 = 120;
 /// The byte of the `-shm` file that a checkpoint holds.
@@ -21,15 +23,6 @@ pub const WAL_READERS: RangeInclusive<u64> = 123..=127;
 pub const WAL_OPEN: u64 = 128;
 /// The byte of the database file that a writer with a rollback journal holds from its first write on.
 pub const RESERVED: u64 = 0x4000_0001;
-
-/// Whose a lock is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Owner {
-    /// A process of this pid namespace.
-    Process(u32),
-    /// An open file description, as all locks of this library are: the kernel does not say whose.
-    Description,
-}
 
 /// One lock on a range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

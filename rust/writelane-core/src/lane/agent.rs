@@ -124,7 +124,8 @@ impl Line {
         }
     }
 
-    /// Say whether another process waits for the lock that is not to be robbed of it. A stopped one does not wake up when it gets it.
+    /// Say whether another process waits for the lock that is not to be robbed of it. A stopped one does not wake up when
+    /// it gets it.
     fn is_somebody_awake(&self, file: &LaneFile) -> bool {
         match file.blocker(self.before, 1) {
             Some(Blocker { pid: Some(pid) }) => !process::is_stopped(pid),

@@ -12,7 +12,6 @@ use crate::holder::{self, process};
 use std::ffi::CString;
 use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind};
-use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -289,8 +288,7 @@ impl LaneFile {
         if !self.writable {
             return None;
         }
-        let first = std::process::id() as usize;
-        (0..slot::COUNT).map(|step| (first + step) % slot::COUNT).find(|&index| {
+        slots_of(std::process::id()).find(|&index| {
             let (word, bit) = (&self.taken[index / 64], 1 << (index % 64));
             if word.fetch_or(bit, Ordering::AcqRel) & bit != 0 {
                 return false;
@@ -325,16 +323,14 @@ impl LaneFile {
     /// Read the records of all living processes, this one's among them.
     pub fn records(&self) -> Vec<Record> {
         let mine = |index: usize| self.taken[index / 64].load(Ordering::Acquire) & (1 << (index % 64)) != 0;
-        read_records(self.file(), 0..slot::COUNT, |index| mine(index) || self.blocker(slot_at(index), 1).is_some())
+        read_records(self.file(), |index| mine(index) || self.blocker(slot_at(index), 1).is_some())
     }
 
     /// Read the record of another living process of this pid namespace.
     pub fn record_of(&self, pid: u32) -> Option<Record> {
-        // It looked for a free one from there on.
-        let first = pid as usize;
         let its = |index: &usize| self.blocker(slot_at(*index), 1).is_some_and(|owner| owner.pid == Some(pid));
-        let index = (0..slot::COUNT).map(|step| (first + step) % slot::COUNT).find(its)?;
-        read_records(self.file(), index..index + 1, |_| true).pop().filter(|record| record.pid == pid)
+        let record = read_record(self.file(), slots_of(pid).find(its)?)?;
+        (record.pid == pid && record.boot == process::boot()).then(|| on_board(record))
     }
 }
 
@@ -359,7 +355,7 @@ pub fn look(path: &Path) -> io::Result<Vec<Record>> {
     if !file.metadata()?.is_file() || header(&file)? == Header::Foreign {
         return Err(io::Error::new(ErrorKind::InvalidData, "not a lane file that this version knows"));
     }
-    Ok(read_records(&file, 0..slot::COUNT, |index| {
+    Ok(read_records(&file, |index| {
         let mut lock = record_lock(libc::F_WRLCK, slot_at(index), 1);
         // SAFETY: the descriptor is open, and F_GETLK takes a pointer to a `flock` that is valid for the call.
         let told = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &raw mut lock) } == 0;
@@ -367,16 +363,25 @@ pub fn look(path: &Path) -> io::Result<Vec<Record>> {
     }))
 }
 
-fn read_records(file: &File, indices: Range<usize>, is_alive: impl Fn(usize) -> bool) -> Vec<Record> {
+/// Return the places for a record of this process, in the order in which it looks for a free one.
+fn slots_of(pid: u32) -> impl Iterator<Item = usize> {
+    (0..slot::COUNT).map(move |step| (pid as usize + step) % slot::COUNT)
+}
+
+fn read_record(file: &File, index: usize) -> Option<Record> {
+    let mut bytes = [0; slot::SIZE];
+    // A torn record is whole again a moment later; three tries outlast any single write.
+    (0..3).find_map(|_| {
+        file.read_exact_at(&mut bytes, slot_at(index) as u64).ok()?;
+        Record::read(&bytes)
+    })
+}
+
+fn read_records(file: &File, is_alive: impl Fn(usize) -> bool) -> Vec<Record> {
     let boot = process::boot();
-    indices
+    (0..slot::COUNT)
         .filter_map(|index| {
-            let mut bytes = [0; slot::SIZE];
-            // A torn record is whole again a moment later; three tries outlast any single write.
-            let record = (0..3).find_map(|_| {
-                file.read_exact_at(&mut bytes, slot_at(index) as u64).ok()?;
-                Record::read(&bytes)
-            })?;
+            let record = read_record(file, index)?;
             (record.boot == boot && is_alive(index)).then(|| on_board(record))
         })
         .collect()

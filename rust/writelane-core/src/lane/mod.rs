@@ -31,7 +31,7 @@ use crate::holder::locks::Owner;
 use crate::policy::courtesy;
 use crate::telemetry::Telemetry;
 use crate::threads;
-use crate::vfs::{Locker, Probed};
+use crate::vfs::Probed;
 use crate::wait::{GaveUp, Patience};
 use probe::{Kept, Prober};
 use state::{Ahead, Right, State, Ticket};
@@ -86,20 +86,15 @@ struct Idleness {
 
 impl Idleness {
     fn note(&mut self, ahead: Option<Ahead>, is_free: impl FnOnce() -> bool) {
-        let same = std::mem::replace(&mut self.ahead, ahead) == ahead;
-        self.slices = match ahead {
-            None => 0,
-            Some(_) if is_free() => {
-                if same {
-                    self.slices + 1
-                } else {
-                    1
-                }
-            }
+        if std::mem::replace(&mut self.ahead, ahead) != ahead {
+            self.slices = 0;
+        }
+        match ahead {
+            Some(_) if is_free() => self.slices += 1,
             // Those who were let in before, and who need not be, go on writing.
-            Some(Ahead::Admission(_)) if same => self.slices,
-            Some(_) => 0,
-        };
+            Some(Ahead::Admission(_)) => {}
+            Some(Ahead::Front) | None => self.slices = 0,
+        }
     }
 }
 
@@ -181,11 +176,11 @@ impl Lane {
         let records = || registry::records(&self.path).unwrap_or_default();
         match self.prober.owner(&self.shared_memory()) {
             Some(Probed::Free) => Holder::Nobody,
-            Some(Probed::Held(Locker::Process(pid))) => holder::of_lock(Owner::Process(pid), &records()),
-            Some(Probed::Held(Locker::Description)) => {
+            Some(Probed::Held(Some(Owner::Description))) => {
                 holder::of_lock(Owner::Description, &self.front_record().map_or_else(records, |front| vec![front]))
             }
-            Some(Probed::Held(Locker::Elsewhere)) => Holder::Unknown,
+            Some(Probed::Held(Some(owner))) => holder::of_lock(owner, &records()),
+            Some(Probed::Held(None)) => Holder::Unknown,
             Some(Probed::Replaced) | None => holder::of_write_lock(&self.path, &records()),
         }
     }

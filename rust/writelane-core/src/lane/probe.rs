@@ -99,10 +99,7 @@ impl Prober {
 impl Prober {
     /// Say whether the write lock is free right now; `None` where that cannot be told.
     pub fn is_free(&self, shared_memory: &Path) -> Option<bool> {
-        match self.look(shared_memory, WriteLockProbe::try_wait)? {
-            Probed::Replaced => None,
-            found => Some(found == Probed::Free),
-        }
+        Some(self.look(shared_memory, WriteLockProbe::try_wait)? == Probed::Free)
     }
 
     /// Say whose the write lock is right now; `None` where that cannot be told.
@@ -119,16 +116,15 @@ impl Prober {
             // With a rollback journal the lock is another one.
             Ok(if found == Probed::Free && !probe.is_log_open()? { Probed::Replaced } else { found })
         })
-        .filter(|found| *found != Probed::Replaced)
     }
 
-    fn look<T>(&self, shared_memory: &Path, ask: impl FnOnce(&WriteLockProbe) -> io::Result<T>) -> Option<T> {
+    fn look(&self, shared_memory: &Path, ask: impl FnOnce(&WriteLockProbe) -> io::Result<Probed>) -> Option<Probed> {
         let mut look = lock(&self.look);
         let probe = match look.take() {
             Some(probe) if probe.is_current().ok()? => probe,
             _ => WriteLockProbe::open(shared_memory).ok()?,
         };
-        ask(look.insert(probe)).ok()
+        ask(look.insert(probe)).ok().filter(|found| *found != Probed::Replaced)
     }
 }
 

@@ -48,7 +48,7 @@ mod read_marks;
 
 pub use foreign::foreign_copy_has_open;
 pub use identity::{FileIdentity, identity};
-pub use probe::{Locker, Probed, WriteLockProbe};
+pub use probe::{Owner, Probed, WriteLockProbe};
 
 /// Whose the locks on database files are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,21 +18,19 @@ const OPEN_LOCK: i64 = 128;
 pub enum Probed {
     /// The write lock was free for a moment.
     Free,
-    /// Somebody holds the write lock.
-    Held(Locker),
+    /// Somebody holds the write lock; `None` for a process whose number means nothing in this container.
+    Held(Option<Owner>),
     /// The path names another `-shm` file by now, or none: open a new probe, or poll where there is none.
     Replaced,
 }
 
 /// Whose a lock is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Locker {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Owner {
+    /// A process of this pid namespace.
+    Process(u32),
     /// An open file description, as all locks of this library are: the kernel does not say whose.
     Description,
-    /// A process.
-    Process(u32),
-    /// A process whose number means nothing in this container.
-    Elsewhere,
 }
 
 /// Waits in the kernel for the write lock of a write-ahead log, without keeping it.
@@ -174,9 +172,9 @@ impl WriteLockProbe {
         Ok(match i32::from(lock.l_type) {
             libc::F_UNLCK => Probed::Free,
             _ => Probed::Held(match u32::try_from(lock.l_pid) {
-                Ok(0) => Locker::Elsewhere,
-                Ok(pid) => Locker::Process(pid),
-                Err(_) => Locker::Description,
+                Ok(0) => None,
+                Ok(pid) => Some(Owner::Process(pid)),
+                Err(_) => Some(Owner::Description),
             }),
         })
     }
