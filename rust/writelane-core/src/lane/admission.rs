@@ -11,7 +11,8 @@ pub struct Admission {
     turns: u32,
     /// Since when it has the lock, so that nobody else is let in, and when it looks next whether somebody is to be.
     held: Option<(Instant, Instant)>,
-    /// When it left its last turn, if that was a brief one and ended for the disk.
+    /// Since when it is expected back, if its last turn was a brief one and ended for the disk: since then, or since it was
+    /// let in.
     left: Option<Instant>,
     /// It waited long for its last turn.
     crowded: bool,
@@ -49,6 +50,7 @@ impl Admission {
     /// Take note that this process was let in.
     pub fn begin(&mut self, now: Instant) {
         self.turns = TURNS;
+        self.left = Some(now);
         self.held = Some((now, now + LOOK_EVERY));
     }
 

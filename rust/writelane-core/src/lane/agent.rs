@@ -31,13 +31,16 @@ pub fn run(lane: &Arc<Lane>) {
     let mut state = lock(&lane.state);
     loop {
         match state.errand(&lane.path) {
-            Errand::Queue { file, standing, crowded } => {
+            Errand::AwaitAdmission { file } => {
                 idle_since = None;
                 drop(state);
-                if crowded {
-                    let got = Line::ADMISSION.stand(&file);
-                    lock(&lane.state).let_in(&file, got.is_ok());
-                }
+                let got = Line::ADMISSION.stand(&file);
+                state = lock(&lane.state);
+                state.let_in(&file, &lane.path, got.is_ok());
+            }
+            Errand::Queue { file, standing } => {
+                idle_since = None;
+                drop(state);
                 let waited = Line::to_front(standing).stand(&file);
                 state = lock(&lane.state);
                 lane.stats.queued();

@@ -127,8 +127,10 @@ pub enum Ahead {
 
 /// What the agent is to do next.
 pub enum Errand {
-    /// Wait in the kernel for the front of this file; one of a crowd is to wait first until it is let in.
-    Queue { file: Arc<LaneFile>, standing: Standing, crowded: bool },
+    /// Wait in the kernel until this process is let in to the line for the front of this file.
+    AwaitAdmission { file: Arc<LaneFile> },
+    /// Wait in the kernel for the front of this file.
+    Queue { file: Arc<LaneFile>, standing: Standing },
     /// Sleep until then, or until called.
     Sleep(Option<Instant>),
 }
@@ -465,11 +467,11 @@ impl State {
         let errand = self.next_errand(database, now);
         self.alarm = match &errand {
             Errand::Sleep(until) => *until,
-            Errand::Queue { .. } => None,
+            Errand::AwaitAdmission { .. } | Errand::Queue { .. } => None,
         };
         match errand {
             Errand::Sleep(until) => Errand::Sleep(until.into_iter().chain(self.admission.due()).min()),
-            queue @ Errand::Queue { .. } => queue,
+            wait => wait,
         }
     }
 
@@ -498,10 +500,12 @@ impl State {
         }
         let wanted = self.joining.is_some() || (self.turn.is_none() && !self.waiters.is_empty());
         if self.front.is_none() && wanted {
-            let crowded = self.joining.is_none() && self.admission.is_wanted(&file, now);
-            self.queueing = Some(if crowded { ADMISSION } else { FRONT });
-            let standing = if crowded { Standing::LetIn } else { self.standing() };
-            return Errand::Queue { file, standing, crowded };
+            if self.joining.is_none() && self.admission.is_wanted(&file, now) {
+                self.queueing = Some(ADMISSION);
+                return Errand::AwaitAdmission { file };
+            }
+            self.queueing = Some(FRONT);
+            return Errand::Queue { file, standing: self.standing() };
         }
         Errand::Sleep(None)
     }
@@ -527,14 +531,21 @@ impl State {
         }
     }
 
-    /// Take note that the agent goes on to the line for the front of `file`: it was let in, or could not wait for it.
-    pub fn let_in(&mut self, file: &Arc<LaneFile>, got: bool) {
-        self.queueing = Some(FRONT);
-        if got && self.file.as_ref().is_some_and(|own| Arc::ptr_eq(own, file)) {
+    /// Take note that the agent was let in to the line for the front of `file`, or could not wait for it.
+    pub fn let_in(&mut self, file: &Arc<LaneFile>, database: &Path, got: bool) {
+        if !got {
+            return self.queued(file, database, None);
+        }
+        self.queueing = None;
+        if self.is_current(file) {
             self.admission.begin(Instant::now());
-        } else if got {
+        } else {
             file.unlock(ADMISSION);
         }
+    }
+
+    fn is_current(&self, file: &Arc<LaneFile>) -> bool {
+        self.file.as_ref().is_some_and(|own| Arc::ptr_eq(own, file))
     }
 
     /// Take note that the agent came back from the kernel with the front of `file`, after a wait of this length, or without.
@@ -544,7 +555,7 @@ impl State {
         self.admission.waited(waited.unwrap_or_default());
         self.queueing = None;
         self.stopped = None;
-        let current = self.file.as_ref().is_some_and(|own| Arc::ptr_eq(own, file));
+        let current = self.is_current(file);
         if got && current && file.is_intact() {
             self.front = Some(Front::new(now));
             if self.joining.is_some() || self.turn.is_some() {
@@ -847,6 +858,7 @@ mod tests {
             (scene.state.queueing, scene.state.waiters) = (None, VecDeque::new());
             match errand {
                 Errand::Queue { standing, .. } => standing == Standing::Pressed,
+                Errand::AwaitAdmission { .. } => panic!("there is no crowd"),
                 Errand::Sleep(_) => panic!("somebody waits"),
             }
         };
