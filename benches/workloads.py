@@ -10,6 +10,7 @@ __all__ = ["BODY", "WORKLOADS", "Workload"]
 BODY = "x" * 100
 EVERYBODY = ("sqlite3", "apsw", "sqliteq", "aiosqlite", "writelane")
 WITH_LIMIT = (*EVERYBODY, "limit")
+PAIR = ("sqlite3", "writelane")
 DB_API = ("sqlite3", "apsw", "writelane")
 
 
@@ -38,14 +39,12 @@ class Workload:
 
 def _scale(processes: int) -> Workload:
     about = f"{processes} processes, one thread each"
-    drivers = ("sqlite3", "writelane")
-    return Workload(f"processes-{processes}-full", "loop", drivers, "full", processes, about=about, series="processes")
+    return Workload(f"processes-{processes}-full", "loop", PAIR, "full", processes, about=about, series="processes")
 
 
 def _threads(threads: int) -> Workload:
     about = f"{threads} threads, each waits for its write"
-    drivers = ("sqlite3", "writelane")
-    return Workload(f"threads-{threads}-full", "loop", drivers, "full", threads=threads, about=about, series="threads")
+    return Workload(f"threads-{threads}-full", "loop", PAIR, "full", threads=threads, about=about, series="threads")
 
 
 ALL = [

@@ -81,15 +81,15 @@ impl Admission {
 mod tests {
     use super::super::file::{self, FRONT};
     use super::super::other_process::OtherProcess;
+    use super::super::scratch::Scratch;
     use super::*;
     use crate::holder::locks;
-    use std::path::PathBuf;
 
     const BRIEF: Duration = Duration::from_micros(50);
     const LONG: Duration = Duration::from_millis(1);
 
     struct Scene {
-        database: PathBuf,
+        scratch: Scratch,
         file: LaneFile,
         admission: Admission,
         now: Instant,
@@ -97,13 +97,9 @@ mod tests {
 
     impl Scene {
         fn new() -> Self {
-            use std::sync::atomic::{AtomicU32, Ordering};
-            static COUNT: AtomicU32 = AtomicU32::new(0);
-            let count = COUNT.fetch_add(1, Ordering::Relaxed);
-            let database = std::env::temp_dir().join(format!("writelane-admission-{}-{count}.db", std::process::id()));
-            std::fs::write(&database, "").unwrap();
-            let file = LaneFile::open(&database).unwrap();
-            Self { database, file, admission: Admission::default(), now: Instant::now() }
+            let scratch = Scratch::with_database();
+            let file = LaneFile::open(&scratch.database()).unwrap();
+            Self { scratch, file, admission: Admission::default(), now: Instant::now() }
         }
 
         /// One process that has waited long for its last turn.
@@ -134,21 +130,14 @@ mod tests {
         }
 
         fn keeps_others_out(&self) -> bool {
-            let locks = locks::on_file(&file::path_of(&self.database)).unwrap();
+            let locks = locks::on_file(&file::path_of(&self.scratch.database())).unwrap();
             let keeps = locks.iter().any(|lock| lock.holds(ADMISSION.cast_unsigned()));
             assert_eq!(keeps, self.admission.due().is_some(), "what is held is given up some time");
             keeps
         }
 
         fn other(&self, bytes: i64) -> OtherProcess {
-            OtherProcess::locking(&file::path_of(&self.database), &[(bytes, bytes)])
-        }
-    }
-
-    impl Drop for Scene {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_file(file::path_of(&self.database));
-            let _ = std::fs::remove_file(&self.database);
+            OtherProcess::locking(&file::path_of(&self.scratch.database()), &[(bytes, bytes)])
         }
     }
 

@@ -151,6 +151,7 @@ fn present(database: &Path) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::super::other_process::OtherProcess;
+    use super::super::scratch::Scratch;
     use super::*;
     use std::fs;
     use std::path::PathBuf;
@@ -186,24 +187,19 @@ mod tests {
 
     /// A database that an outsider has open, or nobody has, and its lane file.
     struct Scene {
-        folder: PathBuf,
         database: PathBuf,
         file: Arc<LaneFile>,
+        _scratch: Scratch,
     }
 
     impl Scene {
         fn new() -> Self {
-            use std::sync::atomic::{AtomicU32, Ordering};
-            static COUNT: AtomicU32 = AtomicU32::new(0);
             vfs::install().unwrap();
-            let name = format!("writelane-company-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-            let folder = std::env::temp_dir().join(name);
-            fs::create_dir(&folder).unwrap();
-            let database = folder.join("app.db");
-            fs::write(&database, "").unwrap();
+            let scratch = Scratch::with_database();
+            let database = scratch.database();
             fs::write(holder::beside(&database, "-shm"), "").unwrap();
             let file = Arc::new(LaneFile::open(&database).unwrap());
-            Self { folder, database, file }
+            Self { database, file, _scratch: scratch }
         }
 
         fn look(&self, post: &mut Post) -> Option<bool> {
@@ -220,12 +216,6 @@ mod tests {
         fn lookout(&self, says: bool) -> OtherProcess {
             let last = if says { OUTSIDERS } else { LOOKOUT };
             OtherProcess::locking(&super::super::file::path_of(&self.database), &[(LOOKOUT, last)])
-        }
-    }
-
-    impl Drop for Scene {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.folder);
         }
     }
 

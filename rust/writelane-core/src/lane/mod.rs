@@ -22,6 +22,8 @@ mod other_process;
 pub mod outside;
 mod probe;
 mod registry;
+#[cfg(test)]
+mod scratch;
 mod slot;
 mod state;
 mod stats;
@@ -418,28 +420,25 @@ impl Drop for Turn {
 #[cfg(test)]
 mod tests {
     use super::other_process::OtherProcess;
+    use super::scratch::Scratch;
     use super::*;
     use crate::holder::locks;
     use crate::sqlite::{Handle, OpenFlags};
 
     struct Scene {
-        folder: PathBuf,
         lane: Arc<Lane>,
+        _scratch: Scratch,
     }
 
     impl Scene {
         fn new() -> Self {
-            use std::sync::atomic::{AtomicU32, Ordering};
-            static COUNT: AtomicU32 = AtomicU32::new(0);
-            let name = format!("writelane-turns-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-            let folder = std::env::temp_dir().join(name);
-            std::fs::create_dir(&folder).unwrap();
-            let database = folder.join("app.db");
+            let scratch = Scratch::new();
+            let database = scratch.database();
             let db = Handle::open(&database, OpenFlags::WRITER).unwrap();
             db.execute_batch("PRAGMA journal_mode=WAL; CREATE TABLE t(x)").unwrap();
             let lane = Lane::of(&database);
             drop(lane.try_enter("INSERT").unwrap());
-            Self { folder, lane }
+            Self { lane, _scratch: scratch }
         }
 
         fn other_process_locks(&self, byte: i64) -> OtherProcess {
@@ -455,12 +454,6 @@ mod tests {
                 turn.leave_for_disk(Instant::now());
                 assert!(Instant::now() < until, "the other process is in the way");
             }
-        }
-    }
-
-    impl Drop for Scene {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.folder);
         }
     }
 

@@ -760,8 +760,8 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::super::other_process::OtherProcess;
+    use super::super::scratch::Scratch;
     use super::*;
-    use std::fs;
     use std::path::PathBuf;
 
     /// A database and its lane, as this process and another see them.
@@ -769,19 +769,17 @@ mod tests {
         database: PathBuf,
         state: State,
         other: Option<OtherProcess>,
+        _scratch: Scratch,
     }
 
     impl Scene {
         fn new() -> Self {
-            use std::sync::atomic::AtomicU32;
-            static COUNT: AtomicU32 = AtomicU32::new(0);
-            let name = format!("writelane-state-{}-{}.db", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-            let database = std::env::temp_dir().join(name);
-            fs::write(&database, "").unwrap();
+            let scratch = Scratch::with_database();
+            let database = scratch.database();
             let mut state = State::new();
             state.look_again(&database, Instant::now());
             assert!(state.file.is_some());
-            Self { database, state, other: None }
+            Self { database, state, other: None, _scratch: scratch }
         }
 
         fn file(&self) -> Arc<LaneFile> {
@@ -804,8 +802,6 @@ mod tests {
     impl Drop for Scene {
         fn drop(&mut self) {
             self.state.drop_file(Instant::now());
-            let _ = fs::remove_file(file::path_of(&self.database));
-            let _ = fs::remove_file(&self.database);
         }
     }
 
