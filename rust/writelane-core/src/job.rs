@@ -332,6 +332,11 @@ impl Job {
         }
     }
 
+    /// Say whether its turn is over before the disk is waited for.
+    pub fn waits_for_disk(&self) -> bool {
+        self.durability >= Durability::Full && self.work.is_driven()
+    }
+
     /// Return since when it is in the writer's hands.
     pub fn came(&self) -> Instant {
         self.tried.as_ref().map_or(self.called, |tried| tried.until)

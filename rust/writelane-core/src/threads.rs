@@ -16,3 +16,27 @@ pub fn start(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> 
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
     started.map(drop)
 }
+
+/// Wait until this holds, which another thread brings about.
+#[cfg(test)]
+pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !holds() {
+        assert!(std::time::Instant::now() < until, "{what}");
+        thread::yield_now();
+    }
+}
+
+/// Return the kernel's number of the calling thread.
+#[cfg(test)]
+pub fn number() -> i32 {
+    // SAFETY: no arguments.
+    unsafe { libc::gettid() }
+}
+
+/// Say whether the thread of this process with this number sleeps.
+#[cfg(test)]
+pub fn sleeps(number: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{number}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('S'))
+}

@@ -1,6 +1,6 @@
 //! The threads that wait in the kernel, so that a caller can have a deadline and be interrupted.
 
-use super::file::{ADMISSION, Blocker, FRONT, LaneFile, OUTSIDE, PRESSED, WAITING};
+use super::file::{Blocker, FRONT, LaneFile, WAITING};
 use super::state::{Errand, Standing};
 use super::{Lane, lock};
 use crate::holder::process;
@@ -31,20 +31,13 @@ pub fn run(lane: &Arc<Lane>) {
     let mut state = lock(&lane.state);
     loop {
         match state.errand(&lane.path) {
-            Errand::AwaitAdmission { file } => {
-                idle_since = None;
-                drop(state);
-                let got = Line::ADMISSION.stand(&file);
-                state = lock(&lane.state);
-                state.let_in(&file, &lane.path, got.is_ok());
-            }
             Errand::Queue { file, standing } => {
                 idle_since = None;
                 drop(state);
-                let waited = Line::to_front(standing).stand(&file);
+                let got = stand_in_line(&file, standing);
                 state = lock(&lane.state);
                 lane.stats.queued();
-                state.queued(&file, &lane.path, waited.ok());
+                state.queued(&file, &lane.path, got.is_ok());
             }
             Errand::Sleep(until) => {
                 let now = Instant::now();
@@ -68,73 +61,51 @@ pub fn run(lane: &Arc<Lane>) {
     }
 }
 
-/// A lock that is waited for, and what says so.
-struct Line {
-    lock: i64,
-    /// The bytes that who waits has a shared lock on: the first, and how many.
-    waiting: (i64, i64),
-    /// The byte that those have a shared lock on who are not to be robbed of a lock that is on its way to them.
-    before: i64,
+/// Get the front, waiting as long as it takes.
+fn stand_in_line(file: &LaneFile, standing: Standing) -> io::Result<()> {
+    for _ in 0..GIVEN_BACK_MAX {
+        let asked = enter_line(file, standing)?;
+        if asked.elapsed() >= AT_ONCE || !is_somebody_awake(file) {
+            return Ok(());
+        }
+        // It was on its way to another. Who does not find it when it wakes goes to the end of the line, and all behind it
+        // are woken to follow.
+        file.unlock(FRONT);
+    }
+    enter_line(file, standing).map(drop)
 }
 
-impl Line {
-    const ADMISSION: Self = Self { lock: ADMISSION, waiting: (OUTSIDE, 1), before: OUTSIDE };
+/// Go behind those who wait for the front, and return with it; when it was asked for.
+fn enter_line(file: &LaneFile, standing: Standing) -> io::Result<Instant> {
+    let_the_woken_go_first(file);
+    // Without it, others may get before this process: no reason not to stand in line.
+    let _ = file.announce(standing == Standing::Pressed);
+    let asked = Instant::now();
+    let front = wait_for(file, FRONT);
+    file.announce_end();
+    front.map(|()| asked)
+}
 
-    fn to_front(standing: Standing) -> Self {
-        let count = if standing == Standing::Pressed { 1 + PRESSED - WAITING } else { 1 };
-        Self { lock: FRONT, waiting: (WAITING, count), before: standing.before() }
-    }
-
-    /// Get the lock, waiting as long as it takes, and return how long that was.
-    fn stand(&self, file: &LaneFile) -> io::Result<Duration> {
-        let came = Instant::now();
-        for _ in 0..GIVEN_BACK_MAX {
-            let asked = self.enter(file)?;
-            let now = Instant::now();
-            if now.saturating_duration_since(asked) >= AT_ONCE || !self.is_somebody_awake(file) {
-                return Ok(now.saturating_duration_since(came));
-            }
-            // It was on its way to another. Who does not find it when it wakes goes to the end of the line, and all
-            // behind it are woken to follow.
-            file.unlock(self.lock);
+/// Wait a little where somebody was woken for the front and does not have it yet.
+///
+/// That takes long where there are many processes for few processors. Who comes in that time, as a rule the one that
+/// just gave the front up, would get before all who wait. Those who are here have not announced themselves, or they
+/// would wait for each other.
+fn let_the_woken_go_first(file: &LaneFile) {
+    for _ in 0..WAKING_LOOKS {
+        if file.blocker(FRONT, 1).is_some() || !is_somebody_awake(file) {
+            return;
         }
-        self.enter(file).map(|_| came.elapsed())
+        thread::sleep(WAKING);
     }
+}
 
-    /// Go behind those who wait, and return with the lock; when it was asked for.
-    fn enter(&self, file: &LaneFile) -> io::Result<Instant> {
-        self.let_the_woken_go_first(file);
-        let (first, count) = self.waiting;
-        // Without it, others may get before this process: no reason not to stand in line.
-        let _ = file.announce(first, count);
-        let asked = Instant::now();
-        let got = wait_for(file, self.lock);
-        file.announce_end(first, count);
-        got.map(|()| asked)
-    }
-
-    /// Wait a little where somebody was woken for the lock and does not have it yet.
-    ///
-    /// That takes long where there are many processes for few processors. Who comes in that time, as a rule the one that
-    /// just gave the lock up, would get before all who wait. Those who are here have not announced themselves, or they
-    /// would wait for each other.
-    fn let_the_woken_go_first(&self, file: &LaneFile) {
-        for _ in 0..WAKING_LOOKS {
-            if file.blocker(self.lock, 1).is_some() || !self.is_somebody_awake(file) {
-                return;
-            }
-            thread::sleep(WAKING);
-        }
-    }
-
-    /// Say whether another process waits for the lock that is not to be robbed of it. A stopped one does not wake up when
-    /// it gets it.
-    fn is_somebody_awake(&self, file: &LaneFile) -> bool {
-        match file.blocker(self.before, 1) {
-            Some(Blocker { pid: Some(pid) }) => !process::is_stopped(pid),
-            Some(Blocker { pid: None }) => true,
-            None => false,
-        }
+/// Say whether another process waits for the front. A stopped one does not wake up when it gets it.
+fn is_somebody_awake(file: &LaneFile) -> bool {
+    match file.blocker(WAITING, 1) {
+        Some(Blocker { pid: Some(pid) }) => !process::is_stopped(pid),
+        Some(Blocker { pid: None }) => true,
+        None => false,
     }
 }
 

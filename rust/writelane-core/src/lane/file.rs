@@ -29,11 +29,6 @@ pub const WAITING: i64 = 99;
 pub const PRESSED: i64 = 100;
 /// The byte whose lock is the turn. The kernel serves those who wait for it in the order they came (Linux 5.0).
 pub const FRONT: i64 = 101;
-/// The byte that everybody who waits for [`ADMISSION`] has a shared lock on, for the same reason as [`WAITING`].
-pub const OUTSIDE: i64 = 102;
-/// The byte of the one process that was let in last from a crowd, and that the next ones wait for. It is not beside
-/// [`FRONT`]: of two locks side by side the kernel makes one, and whoever waits for one of them is woken for the other.
-pub const ADMISSION: i64 = 103;
 /// Where the records begin. The lock on a record's first byte says that its writer lives.
 const SLOTS: i64 = 4096;
 
@@ -191,27 +186,17 @@ impl LaneFile {
         }
     }
 
-    /// Say on `count` bytes that this process waits.
+    /// Say that this process waits, and whether it is `pressed`.
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn announce(&self, byte: i64, count: i64) -> io::Result<()> {
-        self.lock_call(libc::F_SETLK, libc::F_RDLCK, byte, count).map(drop)
+    pub fn announce(&self, pressed: bool) -> io::Result<()> {
+        self.lock_call(libc::F_SETLK, libc::F_RDLCK, WAITING, 1 + i64::from(pressed)).map(drop)
     }
 
     /// Say that it does not wait any more.
-    pub fn announce_end(&self, byte: i64, count: i64) {
-        self.unlock_all(byte, count);
-    }
-
-    /// Say whether another process has the front, or waits for it.
-    pub fn is_front_in_use(&self) -> bool {
-        self.blocker(WAITING, 1 + FRONT - WAITING).is_some()
-    }
-
-    /// Say whether another process was let in from a crowd a moment ago, or waits to be.
-    pub fn is_crowded(&self) -> bool {
-        self.blocker(OUTSIDE, 1 + ADMISSION - OUTSIDE).is_some()
+    pub fn announce_end(&self) {
+        self.unlock_all(WAITING, 2);
     }
 
     /// Say whether another process waits that is pressed.
@@ -233,12 +218,12 @@ impl LaneFile {
         }
     }
 
-    /// Take the front if nobody has it, and nobody waits for it who has a lock on the byte `before`.
+    /// Take the front if nobody has it, and nobody waits for it.
     ///
     /// # Errors
     /// What the kernel says, other than that somebody is there.
-    pub fn try_front(&self, before: i64) -> io::Result<bool> {
-        Ok(self.blocker(before, 1).is_none() && self.try_lock(FRONT)?)
+    pub fn try_front(&self) -> io::Result<bool> {
+        Ok(!self.has_waiters() && self.try_lock(FRONT)?)
     }
 
     /// Give the lock on `byte` up.
@@ -260,7 +245,7 @@ impl LaneFile {
 
     /// Say whether another process waits for the turn, or has it.
     pub fn is_contended(&self) -> bool {
-        self.blocker(WAITING, 1 + ADMISSION - WAITING).is_some()
+        self.blocker(WAITING, 1 + FRONT - WAITING).is_some()
     }
 
     /// Say whether another process has a record here.

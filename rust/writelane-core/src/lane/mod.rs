@@ -10,13 +10,15 @@
 //! While nobody waits, a turn takes no lock of the lane at all; two that do so at once meet at SQLite's lock, and the one
 //! that finds it busy stands in line.
 //!
-//! No caller waits in the kernel: an agent thread does, so that callers have deadlines and can be interrupted.
+//! Commits that wait for the disk have turns of microseconds, and their own line before all that (`gate.rs`).
+//!
+//! No caller waits for the kernel's locks: an agent thread does, so that callers have deadlines and can be interrupted.
 
-mod admission;
 mod agent;
 mod board;
 mod company;
 mod file;
+mod gate;
 #[cfg(test)]
 mod other_process;
 pub mod outside;
@@ -31,12 +33,14 @@ mod stats;
 use crate::holder;
 use crate::holder::locks::Owner;
 use crate::policy::courtesy;
+use crate::policy::gate::KEPT_BACK;
 use crate::telemetry::Telemetry;
 use crate::threads;
-use crate::vfs::Probed;
+use crate::vfs::{Probed, SharedWords};
 use crate::wait::{GaveUp, Patience};
+use gate::Passage;
 use probe::{Kept, Prober};
-use state::{Ahead, Right, State, Ticket};
+use state::{Right, State, Ticket};
 use stats::Counters;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -48,8 +52,8 @@ pub use stats::LaneStats;
 
 /// How often the wait for SQLite's lock may come back at once before it pauses: the lock is free, and something else busy.
 const QUICK_ROUNDS: u32 = 3;
-/// How many slices of a wait may find SQLite's lock free before whoever has the turn counts as idle: frozen by its
-/// container, or at something else. In a turn that is used the lock is held most of the time.
+/// How many slices of a wait in a row may find SQLite's lock free before whoever has the turn counts as idle: frozen by
+/// its container, or at something else. In a turn that is used the lock is held most of the time.
 const IDLE_SLICES: u32 = 20;
 /// What "at once" means.
 const QUICK: Duration = Duration::from_micros(200);
@@ -76,28 +80,8 @@ pub struct Turn {
     /// It may be kept for its owner, who may come back at once.
     lingers: bool,
     quick: u32,
-}
-
-/// How long whoever a caller waits for has done nothing.
-#[derive(Default)]
-struct Idleness {
-    /// The slices of the wait that found SQLite's lock free: in a row, or with the same process in the way.
-    slices: u32,
-    ahead: Option<Ahead>,
-}
-
-impl Idleness {
-    fn note(&mut self, ahead: Option<Ahead>, is_free: impl FnOnce() -> bool) {
-        if std::mem::replace(&mut self.ahead, ahead) != ahead {
-            self.slices = 0;
-        }
-        match ahead {
-            Some(_) if is_free() => self.slices += 1,
-            // Those who were let in before, and who need not be, go on writing.
-            Some(Ahead::Admission(_)) => {}
-            Some(Ahead::Front) | None => self.slices = 0,
-        }
-    }
+    /// Others of its kind wait until it is over. Dropped after it has ended.
+    passage: Option<Passage>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -127,8 +111,18 @@ impl Lane {
     /// # Errors
     /// Why the wait ended without a turn.
     pub fn enter(self: &Arc<Self>, statement: &str, patience: &Patience<'_>) -> Result<Turn, GaveUp> {
+        self.enter_through(statement, patience, None)
+    }
+
+    /// As [`Lane::enter`], with a passage that keeps others back who come for a turn of that kind.
+    fn enter_through(
+        self: &Arc<Self>,
+        statement: &str,
+        patience: &Patience<'_>,
+        mut passage: Option<Passage>,
+    ) -> Result<Turn, GaveUp> {
         if let Some(turn) = self.try_enter(statement) {
-            return Ok(turn);
+            return Ok(turn.with(passage));
         }
         patience.next_slice()?;
         let ticket = Ticket::new(statement);
@@ -139,13 +133,48 @@ impl Lane {
                 self.call_agent(state);
             }
         }
-        let right = self.await_service(&ticket, patience);
+        let right = self.await_service(&ticket, patience, &mut passage);
         self.stats.waited(ticket.since.elapsed());
         if right.is_err() && ticket.is_served() {
             let now = Instant::now();
-            self.end_turn(now, now, true);
+            self.end_turn(now, true);
         }
-        Ok(self.turn(right?, Instant::now()))
+        Ok(self.turn(right?, Instant::now()).with(passage))
+    }
+
+    /// As [`Lane::enter`], for a turn that ends before a wait for the disk: behind others of that kind, who leave word for each
+    /// other in `words`.
+    ///
+    /// # Errors
+    /// Why the wait ended without a turn.
+    pub fn enter_for_disk(
+        self: &Arc<Self>,
+        statement: &str,
+        patience: &Patience<'_>,
+        words: &Arc<SharedWords>,
+    ) -> Result<Turn, GaveUp> {
+        if self.is_inherited() {
+            return self.enter(statement, patience);
+        }
+        let passage = match Passage::try_enter(words) {
+            Some(passage) => passage,
+            None => self.wait_at_gate(statement, patience, words)?,
+        };
+        self.enter_through(statement, patience, Some(passage))
+    }
+
+    fn wait_at_gate(
+        &self,
+        statement: &str,
+        patience: &Patience<'_>,
+        words: &Arc<SharedWords>,
+    ) -> Result<Passage, GaveUp> {
+        let ticket = Ticket::new(statement);
+        let pressed = lock(&self.state).wait_at_gate(&ticket);
+        let passage = Passage::enter(words, pressed, patience);
+        lock(&self.state).left_gate(&ticket);
+        self.stats.waited(ticket.since.elapsed());
+        passage
     }
 
     /// Return the lane of the database at `path`, if somebody of this process uses it.
@@ -207,12 +236,17 @@ impl Lane {
 
     fn turn(self: &Arc<Self>, right: Right, since: Instant) -> Turn {
         self.stats.turn(right);
-        Turn { lane: Arc::clone(self), right, since, left: None, lingers: true, quick: 0 }
+        Turn { lane: Arc::clone(self), right, since, left: None, lingers: true, quick: 0, passage: None }
     }
 
-    /// Wait until a ticket is served, or may go past a stopped process.
-    fn await_service(self: &Arc<Self>, ticket: &Arc<Ticket>, patience: &Patience<'_>) -> Result<Right, GaveUp> {
-        let mut idleness = Idleness::default();
+    /// Wait until a ticket is served, or may go past a stopped process. The passage ends if that takes a while.
+    fn await_service(
+        self: &Arc<Self>,
+        ticket: &Arc<Ticket>,
+        patience: &Patience<'_>,
+        passage: &mut Option<Passage>,
+    ) -> Result<Right, GaveUp> {
+        let mut idle = 0;
         loop {
             let slice = patience.next_slice();
             let Ok(slice) = slice else {
@@ -229,21 +263,22 @@ impl Lane {
                 };
             };
             if !ticket.is_served() {
-                std::thread::park_timeout(slice);
+                std::thread::park_timeout(if passage.is_some() { slice.min(KEPT_BACK) } else { slice });
             }
             if let Some(right) = ticket.served() {
                 return Ok(right);
             }
+            drop(passage.take());
             let mut state = lock(&self.state);
             if let Some(right) = ticket.served() {
                 return Ok(right);
             }
-            if state.bypass(ticket, idleness.slices >= IDLE_SLICES) {
+            if state.bypass(ticket, idle >= IDLE_SLICES) {
                 return Ok(Right::Bypass);
             }
-            let ahead = state.ahead(ticket);
+            let next = state.is_next(ticket);
             drop(state);
-            idleness.note(ahead, || self.is_write_lock_free());
+            idle = if next && self.is_write_lock_free() { idle + 1 } else { 0 };
         }
     }
 
@@ -273,9 +308,9 @@ impl Lane {
         }
     }
 
-    fn end_turn(self: &Arc<Self>, since: Instant, now: Instant, lingers: bool) {
+    fn end_turn(self: &Arc<Self>, now: Instant, lingers: bool) {
         let mut state = lock(&self.state);
-        if state.release(&self.path, since, now, lingers) {
+        if state.release(&self.path, now, lingers) {
             self.call_agent(state);
         }
     }
@@ -303,6 +338,11 @@ impl Drop for Lane {
 }
 
 impl Turn {
+    fn with(mut self, passage: Option<Passage>) -> Self {
+        self.passage = passage;
+        self
+    }
+
     /// After SQLite said BUSY: wait until its write lock may be free, in the kernel and not by polling.
     ///
     /// Comes back also when only the place between processes was waited for, and after 50 ms in any case: try again,
@@ -315,6 +355,8 @@ impl Turn {
         if self.lane.is_inherited() {
             return probe::pause(0, patience).map(drop);
         }
+        // Others are to stand in line with whoever is met there.
+        self.passage = None;
         let begun = Instant::now();
         let result = self.wait_outside(begun, patience);
         self.lane.stats.waited(begun.elapsed());
@@ -343,7 +385,7 @@ impl Turn {
             state.publish_doing(Doing::Blocked);
             if joins {
                 self.lane.call_agent(state);
-                return self.lane.await_service(&ticket, patience).map(|_| None);
+                return self.lane.await_service(&ticket, patience, &mut None).map(|_| None);
             }
             state.dice()
         };
@@ -412,7 +454,7 @@ impl Drop for Turn {
     fn drop(&mut self) {
         // In a forked child the turn is the parent's, and the mutex may be locked for ever.
         if !self.lane.is_inherited() {
-            self.lane.end_turn(self.since, self.left.unwrap_or_else(Instant::now), self.lingers);
+            self.lane.end_turn(self.left.unwrap_or_else(Instant::now), self.lingers);
         }
     }
 }
@@ -424,6 +466,7 @@ mod tests {
     use super::*;
     use crate::holder::locks;
     use crate::sqlite::{Handle, OpenFlags};
+    use crate::threads::wait_until;
 
     struct Scene {
         lane: Arc<Lane>,
@@ -440,48 +483,65 @@ mod tests {
             drop(lane.try_enter("INSERT").unwrap());
             Self { lane, _scratch: scratch }
         }
+    }
 
-        fn other_process_locks(&self, byte: i64) -> OtherProcess {
-            OtherProcess::locking(&file::path_of(&self.lane.path), &[(byte, byte)])
-        }
+    const FOR_EVER: Patience<'static> = Patience { until: None, interrupted: &|| false };
 
-        /// Take turns that end for the disk until one of them went past another process.
-        fn take_turns_until_one_goes_past(&self) {
-            let for_ever = Patience { until: None, interrupted: &|| false };
-            let until = Instant::now() + Duration::from_secs(60);
-            while self.lane.stats().bypasses == 0 {
-                let turn = self.lane.enter("INSERT", &for_ever).unwrap();
-                turn.leave_for_disk(Instant::now());
-                assert!(Instant::now() < until, "the other process is in the way");
-            }
+    impl Scene {
+        /// Return another connection, and the words of its log.
+        fn connection(&self) -> (Arc<Handle>, Arc<SharedWords>) {
+            let db = Handle::open(&self.lane.path, OpenFlags::WRITER).unwrap();
+            db.execute_batch("SELECT * FROM t").unwrap();
+            let words = Arc::new(db.shared_words().unwrap());
+            (db, words)
         }
     }
 
     #[test]
-    fn who_does_not_let_others_in_is_gone_past_be_it_stopped_or_not() {
-        for stopped in [true, false] {
-            let scene = Scene::new();
-            let other = scene.other_process_locks(file::ADMISSION);
-            if stopped {
-                other.stop();
-            }
-            scene.take_turns_until_one_goes_past();
-        }
+    fn commits_that_wait_for_the_disk_come_to_the_lane_one_after_the_other() {
+        let scene = Scene::new();
+        let (_db, words) = scene.connection();
+        let turn = scene.lane.enter_for_disk("INSERT", &FOR_EVER, &words).unwrap();
+        std::thread::scope(|scope| {
+            let (lane, words) = (&scene.lane, &words);
+            let waits = scope.spawn(move || lane.enter_for_disk("UPDATE", &FOR_EVER, words).map(drop));
+            wait_until("it is told of as waiting", || lane.stats().waiting == 1);
+            assert!(lane.try_enter("DELETE").is_none());
+            turn.leave_for_disk(Instant::now());
+            waits.join().unwrap().unwrap();
+        });
+        let stats = scene.lane.stats();
+        assert_eq!((stats.waiting, stats.waits), (0, 1));
+        assert!(Passage::try_enter(&words).is_some(), "nobody is let through for ever");
     }
 
     #[test]
-    fn who_is_ahead_is_idle_after_slices_in_which_the_lock_was_free() {
-        let mut idleness = Idleness::default();
-        let mut note = |ahead, free| {
-            idleness.note(ahead, || free);
-            idleness.slices
-        };
-        let front = Some(Ahead::Front);
-        assert_eq!([note(front, true), note(front, true), note(front, false), note(front, true)], [1, 2, 0, 1]);
-        assert_eq!([note(None, true), note(front, true)], [0, 1], "its own process is not idle");
-        let admission = |pid| Some(Ahead::Admission(Some(pid)));
-        assert_eq!([note(admission(1), true), note(admission(1), false), note(admission(1), true)], [1, 1, 2]);
-        assert_eq!([note(admission(2), false), note(admission(2), true), note(front, true)], [0, 1, 1]);
+    fn who_waits_in_the_lane_keeps_others_back_for_a_moment_only() {
+        let scene = Scene::new();
+        let (_db, words) = scene.connection();
+        let front = OtherProcess::locking(&file::path_of(&scene.lane.path), &[(file::FRONT, file::FRONT)]);
+        std::thread::scope(|scope| {
+            let (lane, words) = (&scene.lane, &words);
+            let waits = scope.spawn(move || lane.enter_for_disk("INSERT", &FOR_EVER, words).map(drop));
+            wait_until("it waits in the lane", || lane.stats().waiting == 1);
+            wait_until("the next may come", || Passage::try_enter(words).is_some());
+            assert!(!waits.is_finished());
+            drop(front);
+            waits.join().unwrap().unwrap();
+        });
+    }
+
+    #[test]
+    fn who_waits_for_sqlite_s_lock_keeps_nobody_back() {
+        let scene = Scene::new();
+        let (db, words) = scene.connection();
+        db.execute_batch("BEGIN IMMEDIATE").unwrap();
+        let mut turn = scene.lane.enter_for_disk("INSERT", &FOR_EVER, &words).unwrap();
+        assert!(Passage::try_enter(&words).is_none());
+        let soon = Patience { until: Some(Instant::now() + Duration::from_millis(5)), interrupted: &|| false };
+        // It comes back in any case, and must be asked again.
+        let _ = turn.wait_for_write_lock(&soon);
+        assert!(Passage::try_enter(&words).is_some());
     }
 
     #[test]

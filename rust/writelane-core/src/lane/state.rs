@@ -1,13 +1,13 @@
 //! Who of this process is next, and whether the process has the turn between processes: one mutex, no waiting in it.
 
-use super::admission::Admission;
 use super::board::Board;
 use super::company::Watch;
-use super::file::{self, ADMISSION, FRONT, LaneFile, PRESSED, WAITING};
+use super::file::{self, FRONT, LaneFile};
 use super::registry;
 use super::slot::{Doing, Page};
 use crate::holder::process;
 use crate::policy::courtesy::{self, Company, Stage};
+use crate::policy::gate::AWAY;
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
@@ -103,41 +103,14 @@ pub enum Standing {
     Pressed,
     /// It does.
     Endless,
-    /// It is one of the few that were let in from a crowd.
-    LetIn,
-}
-
-impl Standing {
-    /// Return the byte of those who wait and are before this one, also while they have been woken for the front and have not
-    /// taken it. Of those who were let in none is: each has its turns anyway, and to go past one that must wake up
-    /// first saves three changes of thread.
-    pub fn before(self) -> i64 {
-        if self == Self::LetIn { PRESSED } else { WAITING }
-    }
-}
-
-/// What of the other processes is before a ticket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ahead {
-    /// Those who have the front or stand in line for it.
-    Front,
-    /// Those who are to be let in first; the one that is to let the next one in, where the kernel says who.
-    Admission(Option<u32>),
 }
 
 /// What the agent is to do next.
 pub enum Errand {
-    /// Wait in the kernel until this process is let in to the line for the front of this file.
-    AwaitAdmission { file: Arc<LaneFile> },
     /// Wait in the kernel for the front of this file.
     Queue { file: Arc<LaneFile>, standing: Standing },
     /// Sleep until then, or until called.
     Sleep(Option<Instant>),
-}
-
-/// Return the process that has this lock and is stopped.
-fn stopped_owner(file: &LaneFile, byte: i64) -> Option<u32> {
-    file.blocker(byte, 1)?.pid.filter(|pid| process::is_stopped(*pid))
 }
 
 /// The lane as this process sees it.
@@ -150,11 +123,13 @@ pub struct State {
     /// The turn that a thread of this process has.
     turn: Option<Right>,
     waiters: VecDeque<Arc<Ticket>>,
+    /// Those who wait for others that commit to the disk, and then for a turn.
+    at_gate: Vec<Arc<Ticket>>,
     /// A turn that SQLite sent back and that now takes its place between processes.
     joining: Option<Arc<Ticket>>,
     front: Option<Front>,
-    /// The lock that the agent waits for in the kernel. Nobody else touches it then, nor the front.
-    queueing: Option<i64>,
+    /// Whether the agent waits in the kernel for the front. Nobody else touches it then.
+    queueing: bool,
     /// Whether the agent's thread lives.
     pub agent: bool,
     /// When the agent wakes by itself.
@@ -169,7 +144,6 @@ pub struct State {
     endless: bool,
     left: Option<Instant>,
     returns: courtesy::Returns,
-    pub admission: Admission,
     pub watch: Watch,
     /// One moment by both clocks, which go alike: ours, and the one that other processes read.
     origin: (Instant, u64),
@@ -187,9 +161,10 @@ impl State {
             looked: None,
             turn: None,
             waiters: VecDeque::new(),
+            at_gate: Vec::new(),
             joining: None,
             front: None,
-            queueing: None,
+            queueing: false,
             agent: false,
             alarm: None,
             stopped: None,
@@ -198,7 +173,6 @@ impl State {
             endless: false,
             left: None,
             returns: courtesy::Returns::default(),
-            admission: Admission::default(),
             watch: Watch::default(),
             origin: (Instant::now(), process::monotonic_ns()),
             dice: process::monotonic_ns() | 1,
@@ -241,14 +215,13 @@ impl State {
             front.until = None;
             return Some(Right::Front);
         }
-        if self.queueing.is_some() {
+        if self.queueing {
             return self.is_blocked_by_stopped(&file).then_some(Right::Bypass);
         }
         if self.company(now) == Company::Nobody && self.is_deserted(&file, now) {
             return Some(Right::Fast);
         }
-        let may_ask = !self.admission.is_wanted(&file, now);
-        (may_ask && self.try_front(&file, now)).then_some(Right::Front)
+        self.try_front(&file, now).then_some(Right::Front)
     }
 
     /// Say whether nobody of another process is at the lane file, by a look that is not older than part of a quantum.
@@ -297,18 +270,13 @@ impl State {
     }
 
     fn standing(&self) -> Standing {
-        match (self.admission.is_in(), self.endless) {
-            (true, _) => Standing::LetIn,
-            (false, true) => Standing::Endless,
-            (false, false) => Standing::Pressed,
-        }
+        if self.endless { Standing::Endless } else { Standing::Pressed }
     }
 
     /// Take the front if that needs no wait.
     fn try_front(&mut self, file: &LaneFile, now: Instant) -> bool {
-        let got = file.try_front(self.standing().before()).unwrap_or(false);
+        let got = file.try_front().unwrap_or(false);
         if got {
-            self.admission.waited(Duration::ZERO);
             self.front = Some(Front::new(now));
         }
         got
@@ -317,6 +285,19 @@ impl State {
     /// Stand in the queue of this process.
     pub fn push(&mut self, ticket: &Arc<Ticket>) {
         self.waiters.push_back(Arc::clone(ticket));
+        self.publish_wait();
+    }
+
+    /// Note that this thread waits until it may come for a turn. Returns whether it is pressed.
+    pub fn wait_at_gate(&mut self, ticket: &Arc<Ticket>) -> bool {
+        self.at_gate.push(Arc::clone(ticket));
+        self.publish_wait();
+        self.left.is_none_or(|left| ticket.since.saturating_duration_since(left) >= AWAY)
+    }
+
+    /// Note that it does not any more.
+    pub fn left_gate(&mut self, ticket: &Arc<Ticket>) {
+        self.at_gate.retain(|other| !Arc::ptr_eq(other, ticket));
         self.publish_wait();
     }
 
@@ -334,7 +315,7 @@ impl State {
         // Who sent this turn back may be on the fast path too: the next turn looks again.
         self.nobody_at = None;
         let Some(file) = self.file.clone() else { return Some(Right::Alone) };
-        if self.front.is_some() || (self.queueing.is_none() && self.try_front(&file, now)) {
+        if self.front.is_some() || (!self.queueing && self.try_front(&file, now)) {
             self.turn = Some(Right::Front);
             return self.turn;
         }
@@ -345,7 +326,7 @@ impl State {
     /// Take the front for a turn that has none, if that needs no wait. True: there are others, who may have looked a
     /// moment before, and go on without looking again for as long as [`courtesy::LOOK_EVERY`].
     pub fn hold_others_up(&mut self, now: Instant) -> bool {
-        let Some(file) = self.file.clone().filter(|_| self.front.is_none() && self.queueing.is_none()) else {
+        let Some(file) = self.file.clone().filter(|_| self.front.is_none() && !self.queueing) else {
             return false;
         };
         let got = file.has_others() && self.try_front(&file, now);
@@ -355,31 +336,24 @@ impl State {
         got
     }
 
-    /// Say what of the other processes this ticket waits for, if it is next in this one.
-    pub fn ahead(&self, ticket: &Arc<Ticket>) -> Option<Ahead> {
+    /// Say whether this ticket is next in this process, and waits for others.
+    pub fn is_next(&self, ticket: &Arc<Ticket>) -> bool {
         let is_next = match &self.joining {
             Some(joining) => Arc::ptr_eq(joining, ticket),
             None => self.turn.is_none() && self.waiters.front().is_some_and(|first| Arc::ptr_eq(first, ticket)),
         };
-        let awaited = self.queueing.filter(|_| is_next)?;
-        Some(if awaited == ADMISSION {
-            let owner = self.file.as_ref().and_then(|file| file.blocker(ADMISSION, 1));
-            Ahead::Admission(owner.and_then(|owner| owner.pid))
-        } else {
-            Ahead::Front
-        })
+        self.queueing && is_next
     }
 
     /// Let a ticket past a process that has the front and is stopped, or is `idle` in its turn. True: it has
     /// its turn.
     pub fn bypass(&mut self, ticket: &Arc<Ticket>, idle: bool) -> bool {
-        if self.ahead(ticket).is_none() {
+        if !self.is_next(ticket) {
             return false;
         }
         let Some(file) = self.file.clone() else { return false };
-        let stopped = self.stopped_ahead(&file);
-        self.stopped = stopped;
-        if stopped.is_none() && !idle {
+        self.stopped = stopped_ahead(&file);
+        if self.stopped.is_none() && !idle {
             return false;
         }
         self.withdraw(ticket);
@@ -390,20 +364,13 @@ impl State {
     }
 
     fn is_blocked_by_stopped(&self, file: &LaneFile) -> bool {
-        self.stopped.is_some() && self.stopped_ahead(file) == self.stopped
-    }
-
-    /// Return the stopped process that the agent waits for.
-    fn stopped_ahead(&self, file: &LaneFile) -> Option<u32> {
-        let admission = || self.queueing.filter(|byte| *byte == ADMISSION).and_then(|byte| stopped_owner(file, byte));
-        stopped_owner(file, FRONT).or_else(admission)
+        self.stopped.is_some() && stopped_ahead(file) == self.stopped
     }
 
     /// End the turn and let the next have it. True: the agent has something to do.
-    pub fn release(&mut self, database: &Path, since: Instant, now: Instant, lingers: bool) -> bool {
+    pub fn release(&mut self, database: &Path, now: Instant, lingers: bool) -> bool {
         self.turn = None;
         self.left = Some(now);
-        self.admission.left(self.file.as_deref(), now.saturating_duration_since(since), now, !lingers);
         self.publish_doing(Doing::Nothing);
         if let (Some(since), Some(file)) = (self.front.as_ref().map(|front| front.since), self.file.clone()) {
             if self.is_used_up(&file, since, now) {
@@ -460,19 +427,12 @@ impl State {
 
     /// Say what the agent is to do, doing on the way what needs no wait.
     pub fn errand(&mut self, database: &Path) -> Errand {
-        let now = Instant::now();
-        if let Some(file) = &self.file {
-            self.admission.look(file, now);
-        }
-        let errand = self.next_errand(database, now);
+        let errand = self.next_errand(database, Instant::now());
         self.alarm = match &errand {
             Errand::Sleep(until) => *until,
-            Errand::AwaitAdmission { .. } | Errand::Queue { .. } => None,
+            Errand::Queue { .. } => None,
         };
-        match errand {
-            Errand::Sleep(until) => Errand::Sleep(until.into_iter().chain(self.admission.due()).min()),
-            wait => wait,
-        }
+        errand
     }
 
     fn next_errand(&mut self, database: &Path, now: Instant) -> Errand {
@@ -500,11 +460,7 @@ impl State {
         }
         let wanted = self.joining.is_some() || (self.turn.is_none() && !self.waiters.is_empty());
         if self.front.is_none() && wanted {
-            if self.joining.is_none() && self.admission.is_wanted(&file, now) {
-                self.queueing = Some(ADMISSION);
-                return Errand::AwaitAdmission { file };
-            }
-            self.queueing = Some(FRONT);
+            self.queueing = true;
             return Errand::Queue { file, standing: self.standing() };
         }
         Errand::Sleep(None)
@@ -531,31 +487,12 @@ impl State {
         }
     }
 
-    /// Take note that the agent was let in to the line for the front of `file`, or could not wait for it.
-    pub fn let_in(&mut self, file: &Arc<LaneFile>, database: &Path, got: bool) {
-        if !got {
-            return self.queued(file, database, None);
-        }
-        self.queueing = None;
-        if self.is_current(file) {
-            self.admission.begin(Instant::now());
-        } else {
-            file.unlock(ADMISSION);
-        }
-    }
-
-    fn is_current(&self, file: &Arc<LaneFile>) -> bool {
-        self.file.as_ref().is_some_and(|own| Arc::ptr_eq(own, file))
-    }
-
-    /// Take note that the agent came back from the kernel with the front of `file`, after a wait of this length, or without.
-    pub fn queued(&mut self, file: &Arc<LaneFile>, database: &Path, waited: Option<Duration>) {
+    /// Take note that the agent came back from the kernel, with the front of `file` or without.
+    pub fn queued(&mut self, file: &Arc<LaneFile>, database: &Path, got: bool) {
         let now = Instant::now();
-        let got = waited.is_some();
-        self.admission.waited(waited.unwrap_or_default());
-        self.queueing = None;
+        self.queueing = false;
         self.stopped = None;
-        let current = self.is_current(file);
+        let current = self.file.as_ref().is_some_and(|own| Arc::ptr_eq(own, file));
         if got && current && file.is_intact() {
             self.front = Some(Front::new(now));
             if self.joining.is_some() || self.turn.is_some() {
@@ -654,13 +591,13 @@ impl State {
 
     /// Return the threads of this process that wait.
     pub fn waiting(&self) -> usize {
-        self.waiters.len()
+        self.waiters.len() + self.at_gate.len()
     }
 
     /// Open the lane file, or follow where the path leads by now, unless a lock of ours is in the old one.
     fn look_again(&mut self, database: &Path, now: Instant) {
         let due = self.looked.is_none_or(|looked| now.saturating_duration_since(looked) >= LOOK_AGAIN);
-        if !due || self.front.is_some() || self.queueing.is_some() {
+        if !due || self.front.is_some() || self.queueing {
             return;
         }
         self.looked = Some(now);
@@ -698,7 +635,6 @@ impl State {
     pub fn drop_file(&mut self, now: Instant) {
         self.nobody_at = None;
         if let Some(file) = self.file.take() {
-            self.admission.let_next_in(&file);
             if self.front.take().is_some() {
                 file.unlock(FRONT);
             }
@@ -736,8 +672,8 @@ impl State {
 
     fn set_wait(&mut self) {
         if let Some(page) = &mut self.page {
-            match self.waiters.front() {
-                Some(first) => page.wait(self.waiters.len(), first.since_ns, &first.statement),
+            match self.waiters.front().or(self.at_gate.first()) {
+                Some(first) => page.wait(self.waiters.len() + self.at_gate.len(), first.since_ns, &first.statement),
                 None => page.wait(0, 0, ""),
             }
         }
@@ -757,8 +693,14 @@ impl State {
     }
 }
 
+/// Return the process that has the front, if it is stopped.
+fn stopped_ahead(file: &LaneFile) -> Option<u32> {
+    file.blocker(FRONT, 1)?.pid.filter(|pid| process::is_stopped(*pid))
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::file::{PRESSED, WAITING};
     use super::super::other_process::OtherProcess;
     use super::super::scratch::Scratch;
     use super::*;
@@ -831,30 +773,15 @@ mod tests {
     }
 
     #[test]
-    fn who_was_let_in_goes_past_others_that_were_and_past_nobody_who_is_pressed() {
-        for (last, let_in, goes_past) in
-            [(WAITING, true, true), (PRESSED, true, false), (WAITING, false, false), (PRESSED, false, false)]
-        {
-            let mut scene = Scene::new();
-            if let_in {
-                scene.state.admission.begin(Instant::now());
-            }
-            scene.other_process_locks(WAITING, last);
-            assert_eq!(scene.state.try_front(&scene.file(), Instant::now()), goes_past, "{last} {let_in}");
-        }
-    }
-
-    #[test]
     fn a_process_is_pressed_unless_the_others_waiting_ended_its_last_time_at_the_front() {
         let mut scene = Scene::new();
         scene.other_process_locks(WAITING, FRONT);
         let pressed = |scene: &mut Scene| {
             scene.state.push(&Ticket::new("SELECT 1"));
             let errand = scene.state.errand(&scene.database.clone());
-            (scene.state.queueing, scene.state.waiters) = (None, VecDeque::new());
+            (scene.state.queueing, scene.state.waiters) = (false, VecDeque::new());
             match errand {
                 Errand::Queue { standing, .. } => standing == Standing::Pressed,
-                Errand::AwaitAdmission { .. } => panic!("there is no crowd"),
                 Errand::Sleep(_) => panic!("somebody waits"),
             }
         };

@@ -1,13 +1,14 @@
 //! A connection to one database, and what it can be asked.
 
 use super::codes::{code_name, primary};
+use crate::vfs::SharedWords;
 use rusqlite::ffi;
 use std::ffi::{CStr, CString};
 use std::fmt;
 use std::os::raw::{c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::ptr;
+use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -336,21 +337,32 @@ impl Handle {
     /// the memory would be made where there is none. Sources: <https://www.sqlite.org/walformat.html> (the WAL-index
     /// header: `mxFrame`, `nBackfill`), <https://www.sqlite.org/c3ref/io_methods.html> (`xShmMap`).
     pub fn log_frames(&self) -> Option<(u32, u32)> {
-        const REGION: i32 = 32 << 10;
         const FRAMES: usize = 16;
         const BACKFILLED: usize = 96;
-        let (file, methods) = self.file(ffi::SQLITE_FCNTL_FILE_POINTER).ok()??;
-        let map = methods.xShmMap.filter(|_| methods.iVersion >= 2)?;
-        let mut memory: *mut std::ffi::c_void = ptr::null_mut();
-        // SAFETY: the file is open; without the flag to extend it, nothing is made that is not there.
-        let code = unsafe { map(file, 0, REGION, 0, ptr::from_mut(&mut memory).cast()) };
-        if code != ffi::SQLITE_OK || memory.is_null() {
-            return None;
-        }
+        let memory = self.log_memory()?;
         // SAFETY: the region is mapped for as long as the file is open, is a page or more long and begins on one, and
         // these numbers are written as a whole.
-        let read = |at| unsafe { AtomicU32::from_ptr(memory.cast::<u8>().add(at).cast()) }.load(Ordering::Relaxed);
+        let read =
+            |at| unsafe { AtomicU32::from_ptr(memory.as_ptr().cast::<u8>().add(at).cast()) }.load(Ordering::Relaxed);
         Some((read(FRAMES), read(BACKFILLED)))
+    }
+
+    /// Return the words that processes leave each other in the shared memory that this handle has open. Only for a handle that
+    /// has a log and shares it. `None`: there is no log, or they are not to be had.
+    pub fn shared_words(&self) -> Option<SharedWords> {
+        // SAFETY: a region, which is a page or more, is mapped for as long as the file is open.
+        unsafe { SharedWords::of(self.log_memory()?) }
+    }
+
+    /// Return the first region of the shared memory.
+    fn log_memory(&self) -> Option<NonNull<c_void>> {
+        const REGION: i32 = 32 << 10;
+        let (file, methods) = self.file(ffi::SQLITE_FCNTL_FILE_POINTER).ok()??;
+        let map = methods.xShmMap.filter(|_| methods.iVersion >= 2)?;
+        let mut memory: *mut c_void = ptr::null_mut();
+        // SAFETY: the file is open; without the flag to extend it, nothing is made that is not there.
+        let code = unsafe { map(file, 0, REGION, 0, ptr::from_mut(&mut memory).cast()) };
+        NonNull::new(memory).filter(|_| code == ffi::SQLITE_OK)
     }
 
     /// Have the pages of the log counted in `pages` after every commit; turns automatic checkpoints off.

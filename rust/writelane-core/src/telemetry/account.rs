@@ -46,6 +46,8 @@ pub struct GroupStats {
     pub jobs: u64,
     /// The most jobs in one.
     pub jobs_max: u64,
+    /// Transactions that a flush of another process brought to the disk.
+    pub shared_flushes: u64,
     /// How many had up to 1, 2, 4 ... jobs.
     pub sizes: [u64; SIZES],
     /// How long they held the lock.
@@ -189,6 +191,13 @@ impl Telemetry {
                 Rerun::Snapshot => inner.groups.reruns_snapshot += 1,
                 Rerun::Commit => inner.groups.reruns_commit += 1,
             }
+        }
+    }
+
+    /// Count a transaction that a flush of another process brought to the disk.
+    pub fn flushed_elsewhere(&self) {
+        if let Some(inner) = &mut self.recorder().inner {
+            inner.groups.shared_flushes += 1;
         }
     }
 

@@ -8,7 +8,7 @@
 //! given up, so that the file has at each of these moments what it would have had anyway. An error is told to the next
 //! read or write of that file, or at the end of the call: SQLite then rolls back.
 
-use super::kernel;
+use super::{WrittenLog, kernel};
 use crate::sqlite::{SqliteError, ffi};
 use libc::{c_int, off_t};
 use std::cell::{Cell, RefCell};
@@ -27,6 +27,8 @@ thread_local! {
     /// Whether this thread gathers: asked at every write.
     static GATHERING: Cell<bool> = const { Cell::new(false) };
     static HELD: RefCell<Held> = const { RefCell::new(Held::new()) };
+    /// The log that the last commit was written to.
+    static WRITTEN: Cell<Option<WrittenLog>> = const { Cell::new(None) };
 }
 
 /// Which part of a frame comes next.
@@ -56,6 +58,7 @@ pub(super) fn gather<T>(call: impl FnOnce() -> Result<T, SqliteError>) -> Result
         return call();
     }
     let end = End;
+    WRITTEN.set(None);
     let result = call();
     drop(end);
     let untold = HELD.with_borrow_mut(|held| std::mem::take(&mut held.failed));
@@ -70,6 +73,11 @@ impl Drop for End {
         GATHERING.set(false);
         HELD.with_borrow_mut(Held::write_out);
     }
+}
+
+/// Return the log that the last commit was written to, once.
+pub(super) fn take_written() -> Option<WrittenLog> {
+    WRITTEN.take()
 }
 
 /// Write, or hold back.
@@ -129,6 +137,9 @@ impl Held {
                 if ends_transaction || self.bytes.len() >= HELD_MAX {
                     self.write_out();
                     self.tell(fd)?;
+                }
+                if ends_transaction {
+                    WRITTEN.set(Some(WrittenLog(fd)));
                 }
             }
         }

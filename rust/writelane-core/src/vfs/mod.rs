@@ -28,6 +28,7 @@
 
 use crate::process::ForkOnce;
 use crate::sqlite::SqliteError;
+use std::io;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 #[cfg(target_os = "linux")]
@@ -45,10 +46,12 @@ mod log_writes;
 mod probe;
 #[cfg(target_os = "linux")]
 mod read_marks;
+mod shared_words;
 
 pub use foreign::foreign_copy_has_open;
 pub use identity::{FileIdentity, identity};
 pub use probe::{Owner, Probed, WriteLockProbe};
+pub use shared_words::{SharedWords, Woken, Word};
 
 /// Whose the locks on database files are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,6 +142,35 @@ pub(crate) fn leaving_marks<T>(begin: impl FnOnce() -> T) -> T {
     return read_marks::leave(begin);
     #[cfg(not(target_os = "linux"))]
     begin()
+}
+
+/// Return the descriptor of the log that this thread wrote the end of a commit to in the last [`gathering_frames`], and
+/// forget it.
+pub(crate) fn take_written_log() -> Option<WrittenLog> {
+    #[cfg(target_os = "linux")]
+    return log_writes::take_written();
+    #[cfg(not(target_os = "linux"))]
+    None
+}
+
+/// The log that a commit was just written to.
+#[derive(Clone, Copy)]
+pub(crate) struct WrittenLog(#[cfg_attr(not(target_os = "linux"), expect(dead_code))] i32);
+
+impl WrittenLog {
+    /// Ask whether the kernel could write what it has written of the log; it tells each descriptor once. Who flushes is told
+    /// anyway, and who relies on another's flush is to ask: its own pages may have failed before that.
+    ///
+    /// # Errors
+    /// What the disk says. Source: sync_file_range(2).
+    pub fn check(self) -> io::Result<()> {
+        #[cfg(target_os = "linux")]
+        // SAFETY: no pointers. The descriptor is the one that was just written to.
+        if unsafe { libc::sync_file_range(self.0, 0, 1, libc::SYNC_FILE_RANGE_WAIT_BEFORE) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
 }
 
 /// Say whether the last open on this thread was refused because other code of this process has the file open, and

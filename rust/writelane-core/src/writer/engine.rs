@@ -4,16 +4,19 @@
 //! snapshot, and then even BEGIN IMMEDIATE fails with `SQLITE_BUSY_SNAPSHOT`.
 
 use super::home_file::HomeFile;
+use super::shared_flush::{self, By};
 use crate::error::Error;
 use crate::job::{Call, Durability, Effect, Parameters};
 use crate::kind::{self, Kind};
+use crate::policy::flush as policy;
 use crate::sqlite::{Authorization, Authorizer, Handle, SqliteError, Statement, Step, Value, ValueRef, ffi};
-use crate::vfs;
+use crate::vfs::{self, SharedWords, WrittenLog};
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Prepared statements kept by default.
 pub const STATEMENTS_MAX: usize = 256;
@@ -65,6 +68,10 @@ pub struct Engine {
     has_log: bool,
     /// Commits are made without a sync, which the engine does after them, when the write lock is free.
     syncs_itself: bool,
+    /// What processes leave each other in memory, looked up when it is first asked for.
+    words: Option<Option<Arc<SharedWords>>>,
+    /// How long a flush of the log took of late.
+    usual_flush: Duration,
     /// A sync failed: what the log holds may not be on the disk, whatever the next sync says.
     distrusts_log: bool,
 }
@@ -106,6 +113,8 @@ impl Engine {
             durability: None,
             has_log: false,
             syncs_itself: false,
+            words: None,
+            usual_flush: Duration::ZERO,
             distrusts_log: false,
         })
     }
@@ -141,6 +150,7 @@ impl Engine {
                 Durability::Extra => "PRAGMA synchronous=EXTRA",
             })?;
             (self.durability, self.has_log, self.syncs_itself) = (Some(durability), has_log, syncs_itself);
+            self.words = None;
         }
         Ok(())
     }
@@ -163,15 +173,46 @@ impl Engine {
         self.syncs_itself
     }
 
-    /// Bring the log to the disk, and with it all that was committed before. Needs no lock of SQLite's.
+    /// Bring the log to the disk, and with it all that was committed before, or have another process do it. Needs no lock of
+    /// SQLite's.
     ///
     /// # Errors
     /// What the disk says. After that no sync is believed until the log was folded into the database: the kernel tells
     /// of a page that it could not write once, and counts it as written from then on.
-    pub fn sync(&mut self) -> Result<(), SqliteError> {
-        let synced = if self.distrusts_log { self.fold_log() } else { self.handle.sync_log() };
+    pub fn sync(&mut self) -> Result<By, SqliteError> {
+        let written = vfs::take_written_log();
+        let synced =
+            if self.distrusts_log { self.fold_log().map(|()| By::Itself) } else { self.share_sync_of_log(written) };
         self.distrusts_log = synced.is_err();
         synced
+    }
+
+    fn share_sync_of_log(&mut self, written: Option<WrittenLog>) -> Result<By, SqliteError> {
+        let Some((words, written)) = self.shared_words().zip(written) else {
+            return self.handle.sync_log().map(|()| By::Itself);
+        };
+        let took = Cell::new(self.usual_flush);
+        let flush = || {
+            let begun = Instant::now();
+            let flushed = self.handle.sync_log();
+            took.set(begun.elapsed());
+            flushed
+        };
+        let by = shared_flush::share(words.flushes(), policy::patience(self.usual_flush), flush);
+        self.usual_flush = policy::smooth(self.usual_flush, took.get());
+        if by.as_ref() == Ok(&By::Another) {
+            written.check().map_err(|_| SqliteError::from_code(ffi::SQLITE_IOERR_FSYNC))?;
+        }
+        by
+    }
+
+    /// Return what processes leave each other in memory, if commits wait for the disk after they gave the write lock up.
+    pub fn shared_words(&mut self) -> Option<Arc<SharedWords>> {
+        if !self.syncs_itself {
+            return None;
+        }
+        let handle = &self.handle;
+        self.words.get_or_insert_with(|| handle.shared_words().map(Arc::new)).clone()
     }
 
     /// Copy all of the log to the database file and sync that. The log's pages are read from memory, so that it does

@@ -7,6 +7,7 @@ mod handed_tests;
 mod home;
 mod home_file;
 pub mod lease;
+mod shared_flush;
 mod spent;
 mod thread;
 mod waiting;
@@ -22,9 +23,11 @@ use crate::queue::{Bounds, Class, Pushed, Queue};
 use crate::readers::Settings;
 use crate::telemetry::{Blame, Telemetry, error_name};
 use crate::ticket::Listener;
+use crate::vfs::SharedWords;
 use crate::wait::{GaveUp, Patience};
 use engine::Engine;
 use home::Home;
+use shared_flush::By;
 use spent::Spent;
 use std::panic::resume_unwind;
 use std::path::PathBuf;
@@ -403,7 +406,9 @@ impl Shared {
         }
         // A caller that finds the writer idle has been in no queue: it waits for its turn since it called.
         let waiting = Waiting::aside(self, job.called);
-        let mut turn = match self.lane.as_ref().map(|lane| self.enter_itself(lane, &job, &waiting, interrupted)) {
+        let words = engine.shared_words().filter(|_| job.waits_for_disk());
+        let mut turn = match self.lane.as_ref().map(|lane| self.enter_itself(lane, &job, &waiting, words, interrupted))
+        {
             None => None,
             Some(Ok(Some(turn))) => Some(turn),
             Some(Ok(None)) => {
@@ -473,17 +478,20 @@ impl Shared {
         lane: &Arc<Lane>,
         job: &Job,
         waiting: &Waiting<'_>,
+        words: Option<Arc<SharedWords>>,
         interrupted: &dyn Fn() -> bool,
     ) -> Result<Option<Turn>, GaveUp> {
-        let turn = lane.try_enter_at(job.work.label(), waiting.since());
-        if job.at_once || turn.is_some() {
-            return Ok(turn);
+        if job.at_once || words.is_none() {
+            let turn = lane.try_enter_at(job.work.label(), waiting.since());
+            if job.at_once || turn.is_some() {
+                return Ok(turn);
+            }
         }
         let interrupted = || {
             waiting.look();
             self.must_stop() || interrupted()
         };
-        lane.enter(job.work.label(), &Patience { until: job.until, interrupted: &interrupted }).map(Some)
+        enter(lane, job.work.label(), &Patience { until: job.until, interrupted: &interrupted }, words).map(Some)
     }
 
     /// Answer for a caller whose own wait for its turn ended without one.
@@ -569,7 +577,9 @@ impl Shared {
         if let Some(turn) = turn.take_if(|_| !self.checkpointer.is_full()) {
             turn.leave_for_disk(free);
         }
-        engine.sync().map_err(Error::CommitUncertain)?;
+        if engine.sync().map_err(Error::CommitUncertain)? == By::Another {
+            self.telemetry.flushed_elsewhere();
+        }
         Ok(Committed { free, durable: Instant::now() })
     }
 
@@ -584,6 +594,19 @@ impl Shared {
 
     fn holder(&self) -> Option<Holder> {
         self.lane.as_ref().map(|lane| lane.holder()).filter(|holder| *holder != Holder::Nobody)
+    }
+}
+
+/// Take a turn; for commits that wait for the disk, behind others that do.
+fn enter(
+    lane: &Arc<Lane>,
+    label: &str,
+    patience: &Patience<'_>,
+    words: Option<Arc<SharedWords>>,
+) -> Result<Turn, GaveUp> {
+    match words {
+        Some(words) => lane.enter_for_disk(label, patience, &words),
+        None => lane.enter(label, patience),
     }
 }
 

@@ -86,7 +86,9 @@ fn serve_turn(shared: &Arc<Shared>) {
     let mut turn = shared.take_handed();
     if let Some(lane) = shared.lane.as_ref().filter(|_| turn.is_none()) {
         let interrupted = || waiting.keep_house() || shared.queue.is_empty() || shared.has_handed();
-        match lane.enter(&shared.first_label(), &Patience { until: None, interrupted: &interrupted }) {
+        let (label, waits_for_disk) = shared.first_in_line();
+        let words = engine.shared_words().filter(|_| waits_for_disk);
+        match super::enter(lane, &label, &Patience { until: None, interrupted: &interrupted }, words) {
             Ok(entered) => turn = Some(entered),
             Err(GaveUp::TimedOut | GaveUp::Interrupted) => {
                 shared.home.give(engine);
@@ -235,7 +237,9 @@ impl Shared {
         }
     }
 
-    fn first_label(&self) -> Arc<str> {
-        self.queue.peek(|job| Arc::clone(job.work.label())).unwrap_or_else(|| "".into())
+    /// Return the statement of the job that is next, and whether its turn ends for the disk.
+    fn first_in_line(&self) -> (Arc<str>, bool) {
+        let first = self.queue.peek(|job| (Arc::clone(job.work.label()), job.waits_for_disk()));
+        first.unwrap_or_else(|| ("".into(), false))
     }
 }

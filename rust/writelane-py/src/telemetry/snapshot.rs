@@ -184,6 +184,7 @@ fn groups<'py>(py: Python<'py>, stats: &GroupStats) -> PyResult<Bound<'py, PyDic
     groups.set_item("count", stats.count)?;
     groups.set_item("jobs", stats.jobs)?;
     groups.set_item("jobs_max", stats.jobs_max)?;
+    groups.set_item("shared_flushes", stats.shared_flushes)?;
     let sizes = PyList::empty(py);
     for (power, count) in stats.sizes.iter().enumerate().filter(|(_, count)| **count > 0) {
         let size = PyDict::new(py);
