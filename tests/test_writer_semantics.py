@@ -300,6 +300,26 @@ def test_a_full_queue_holds_callers_up_and_then_says_so(path: Path) -> None:
         assert content(db) == [1, 1, 1, 3]
 
 
+def test_submit_raises_whoever_finds_first_that_the_queue_stayed_full(path):
+    """The writer looks for jobs that are late, too, and may be a moment before the caller."""
+    futures = []
+    with writelane.open(path, queue_size=1, warn_after=None) as db:
+
+        def fill():
+            db.submit("SELECT 1")
+            for _ in range(300):
+                try:
+                    futures.append(db.submit("SELECT 2", deadline=0.003))
+                except writelane.QueueFull:
+                    pass
+
+        with db.transaction():
+            filling = threading.Thread(target=fill)
+            filling.start()
+            filling.join()
+    assert futures == []
+
+
 def test_offers_are_behind_required_work_and_dropped_in_order(path: Path) -> None:
     with writelane.open(path, queue_size=4, deadline=HANG) as db:
         db.execute("CREATE TABLE t(id INTEGER PRIMARY KEY, x)")

@@ -331,16 +331,26 @@ impl Database {
             }
             return Ok(ticket);
         }
-        if parked
-            && let Err(gave_up) = ticket.wait_admitted(&Patience { until: claim.until, interrupted })
-            && shared.queue().cancel(&ticket).is_some()
-        {
-            return Err(match gave_up {
-                GaveUp::Interrupted => claim.interrupted(shared),
-                GaveUp::TimedOut => claim.queue_full(shared),
-            });
+        if !parked {
+            return Ok(ticket);
         }
-        Ok(ticket)
+        let patience = Patience { until: claim.until, interrupted };
+        if let Err(gave_up) = ticket.wait_admitted(&patience) {
+            if shared.queue().cancel(&ticket).is_some() {
+                return Err(match gave_up {
+                    GaveUp::Interrupted => claim.interrupted(shared),
+                    GaveUp::TimedOut => claim.queue_full(shared),
+                });
+            }
+            // It got its place, or the writer thread has just found that it is late: the answer of that is waited for.
+            let _ = ticket.wait_admitted(&patience);
+        }
+        match ticket
+            .take_if(|answer| matches!(answer, Err(failure) if matches!(failure.error, Error::QueueFull { .. })))
+        {
+            Some(Err(failure)) => Err(failure),
+            _ => Ok(ticket),
+        }
     }
 
     /// Queue work without waiting for room: a job that finds the queue full stands in line for it, and is answered

@@ -281,7 +281,9 @@ impl<T: Item> Queue<T> {
                 None => (None, Place::Taken),
                 found => (found, Place::Queued),
             },
-            TicketState::Running | TicketState::Answered | TicketState::Cancelled => return None,
+            TicketState::Running | TicketState::Answered | TicketState::Cancelled | TicketState::Refused => {
+                return None;
+            }
         };
         self.admit_parked(&mut state);
         drop(state);

@@ -2,7 +2,7 @@
 
 use crate::sync::atomic::{AtomicU8, Ordering};
 use crate::sync::{Arc, Condvar, Mutex, lock, wait_slice};
-use crate::wait::{GaveUp, Patience};
+use crate::wait::{GaveUp, Patience, SLICE};
 
 /// Where a job is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +18,8 @@ pub enum State {
     Answered = 3,
     /// Cancelled before it started: it will never run.
     Cancelled = 4,
+    /// It got no place in the queue in time, and is about to be answered with that.
+    Refused = 5,
 }
 
 impl State {
@@ -27,6 +29,7 @@ impl State {
             1 => State::Queued,
             2 => State::Running,
             3 => State::Answered,
+            5 => State::Refused,
             _ => State::Cancelled,
         }
     }
@@ -90,6 +93,12 @@ impl<T> Ticket<T> {
     pub(crate) fn claim(&self) -> bool {
         self.admit();
         self.start() || self.state() == State::Running
+    }
+
+    /// Make sure that nobody cancels the job, which gets no place in the queue and is answered at once. False: it is settled,
+    /// or has a place.
+    pub(crate) fn refuse(&self) -> bool {
+        self.advance(State::Parked, State::Refused)
     }
 
     /// Begin to run the job. False: it was cancelled meanwhile and must not run.
@@ -182,18 +191,19 @@ impl<T> Ticket<T> {
         }
     }
 
-    /// Wait until the job has a place in the queue, or has left it.
+    /// Wait until the job has a place in the queue, or is settled.
     ///
     /// # Errors
-    /// Why the wait ended before.
+    /// Why the wait ended before. Not where the job is refused: the answer is there in a moment.
     pub fn wait_admitted(&self, patience: &Patience<'_>) -> Result<(), GaveUp> {
         loop {
             let slice = patience.next_slice();
             let mut slot = lock(&self.slot);
-            if self.state() != State::Parked {
-                return Ok(());
-            }
-            let slice = slice?;
+            let slice = match self.state() {
+                State::Parked => slice?,
+                State::Refused => SLICE,
+                _ => return Ok(()),
+            };
             slot.waiting += 1;
             slot = wait_slice(&self.answered, slot, slice);
             slot.waiting -= 1;
@@ -211,8 +221,48 @@ impl<T> Ticket<T> {
         }
     }
 
+    /// Take the answer out if it is of this kind.
+    pub fn take_if(&self, is_wanted: impl FnOnce(&T) -> bool) -> Option<T> {
+        lock(&self.slot).answer.take_if(|answer| is_wanted(answer))
+    }
+
     /// Take the answer out. `None`: there is none (yet, any more, or ever, for a cancelled job).
     pub fn take(&self) -> Option<T> {
         lock(&self.slot).answer.take()
+    }
+}
+
+#[cfg(all(test, not(feature = "model")))]
+mod tests {
+    use super::*;
+    use crate::threads::{self, wait_until};
+    use std::sync::mpsc;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn who_waits_for_a_place_waits_for_the_answer_of_a_refusal_also_past_its_deadline() {
+        let ticket = Ticket::<u8>::new();
+        assert!(ticket.refuse());
+        assert!(!ticket.claim() && !ticket.cancel(), "it is settled that it gets none");
+        let (told, number) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                told.send(threads::number()).unwrap();
+                let over = Instant::now().checked_sub(Duration::from_millis(1));
+                ticket.wait_admitted(&Patience { until: over, interrupted: &|| true })
+            });
+            let number = number.recv().unwrap();
+            wait_until("it waits", || lock(&ticket.slot).waiting == 1 && threads::sleeps(number));
+            ticket.answer(7);
+            assert_eq!(waits.join().unwrap(), Ok(()));
+        });
+        assert_eq!((ticket.take_if(|answer| *answer == 8), ticket.take_if(|answer| *answer == 7)), (None, Some(7)));
+    }
+
+    #[test]
+    fn who_has_a_place_is_not_refused() {
+        let ticket = Ticket::<u8>::new();
+        assert!(ticket.admit());
+        assert!(!ticket.refuse());
     }
 }

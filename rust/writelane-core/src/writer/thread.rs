@@ -204,7 +204,8 @@ impl Shared {
         let looked = if late.is_empty() { None } else { self.lock_holder() };
         let now = if looked.is_some() { Instant::now() } else { now };
         for (job, queued) in late {
-            if !job.ticket.claim() {
+            let is_ours = if queued { job.ticket.claim() } else { job.ticket.refuse() };
+            if !is_ours {
                 continue;
             }
             let after = now.saturating_duration_since(job.called);

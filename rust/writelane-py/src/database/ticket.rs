@@ -47,7 +47,7 @@ impl Ticket {
     #[getter]
     fn state(&self) -> &'static str {
         match self.pending.state() {
-            State::Parked | State::Queued => "queued",
+            State::Parked | State::Queued | State::Refused => "queued",
             State::Running => "running",
             State::Answered => "answered",
             State::Cancelled => "cancelled",
