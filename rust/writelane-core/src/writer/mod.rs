@@ -399,8 +399,9 @@ impl Shared {
             return Driven::NotNow(job);
         }
         let Some(mut engine) = self.home.try_take() else { return Driven::NotNow(job) };
-        // Looked at with the engine in hand: what was queued before goes first.
-        if !self.queue.is_empty() || self.check().is_err() {
+        // Looked at with the engine in hand: what was queued before goes first, and so does the writer thread where a caller
+        // has just left its turn for a full log. It needs the engine for that, and this caller would wait for that turn.
+        if !self.queue.is_empty() || self.has_handed() || self.check().is_err() {
             self.home.give(engine);
             return Driven::NotNow(job);
         }
