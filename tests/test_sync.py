@@ -61,6 +61,8 @@ for line in sys.stdin:
         if line.startswith("transaction"):
             with db.transaction() as transaction:
                 transaction.execute("INSERT INTO t VALUES (?)", (int(line.split()[1]),))
+        elif line.startswith("checkpoint"):
+            db.checkpoint()
         else:
             db.execute("INSERT INTO t VALUES (?)", (int(line),))
         print("done", flush=True)
@@ -188,6 +190,21 @@ def test_after_a_sync_that_failed_an_answer_again_means_that_all_is_on_the_disk(
     copy = tmp_path / "copy.db"
     shutil.copyfile(database, copy)
     assert rows(copy) == [1, 2]
+
+
+def test_after_a_checkpoint_that_could_not_sync_the_log_an_answer_again_means_that_all_is_on_the_disk(
+    start, disk, database, tmp_path
+):
+    """The kernel tells of a page that it could not write once, and the checkpoint was told."""
+    process = start()
+    assert ask(process, 1) == "done"
+    disk.is_("failing")
+    assert ask(process, "checkpoint").startswith("OperationalError SQLITE_IOERR")
+    disk.is_("well")
+    assert ask(process, 2) == "done"
+    copy = tmp_path / "copy.db"
+    shutil.copy(database, copy)
+    assert rows(copy) == [1, 2], "the database file has it, whatever the disk has of the log"
 
 
 def test_after_a_sync_that_failed_nothing_is_called_durable_while_the_log_cannot_be_folded_in(start, disk, database):

@@ -9,7 +9,7 @@ use std::os::raw::{c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// What SQLite said: its extended result code and its message.
@@ -89,6 +89,8 @@ pub struct Handle {
     alive: Arc<Mutex<bool>>,
     generation: u64,
     log_pages: OnceLock<Arc<LogPages>>,
+    /// A checkpoint met an error of the disk.
+    met_disk_error: AtomicBool,
     #[cfg(test)]
     plan: Option<Arc<super::faults::Plan>>,
 }
@@ -155,6 +157,7 @@ impl Handle {
             alive: Arc::new(Mutex::new(true)),
             generation: crate::process::generation(),
             log_pages: OnceLock::new(),
+            met_disk_error: AtomicBool::new(false),
             #[cfg(test)]
             plan,
         });
@@ -326,8 +329,16 @@ impl Handle {
         }
         // SAFETY: the handle is open, "main" is NUL-terminated, both out pointers are valid.
         let code = unsafe { ffi::sqlite3_wal_checkpoint_v2(self.db, c"main".as_ptr(), mode, &mut log, &mut copied) };
+        if primary(code) == ffi::SQLITE_IOERR {
+            self.met_disk_error.store(true, Ordering::Relaxed);
+        }
         let result = if code == ffi::SQLITE_OK { Ok(()) } else { Err(self.error(code)) };
         (result, log, copied)
+    }
+
+    /// Say whether a checkpoint has met an error of the disk since this was asked last.
+    pub fn take_disk_error(&self) -> bool {
+        self.met_disk_error.load(Ordering::Relaxed) && self.met_disk_error.swap(false, Ordering::Relaxed)
     }
 
     /// Return how many frames the log has, and how many of them are in the database by now, whoever wrote and copied

@@ -56,6 +56,13 @@ pub(super) fn lock_description(fd: c_int, command: c_int, lock: &mut flock) -> i
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Ask whether all of a file could be written that was begun to be.
+pub(super) fn check_written(fd: c_int) -> io::Result<()> {
+    // SAFETY: no pointers; on a descriptor that is no file's, an error.
+    let answer = unsafe { libc::sync_file_range(fd, 0, 1, libc::SYNC_FILE_RANGE_WAIT_BEFORE) };
+    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Write at an offset.
 #[inline]
 pub(super) fn write(fd: c_int, bytes: &[u8], at: libc::off_t) -> io::Result<usize> {

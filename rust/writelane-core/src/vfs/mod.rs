@@ -162,13 +162,10 @@ impl WrittenLog {
     /// anyway, and who relies on another's flush is to ask: its own pages may have failed before that.
     ///
     /// # Errors
-    /// What the disk says. Source: sync_file_range(2).
+    /// What the disk says, or why the kernel does not tell. Source: sync_file_range(2).
     pub fn check(self) -> io::Result<()> {
         #[cfg(target_os = "linux")]
-        // SAFETY: no pointers. The descriptor is the one that was just written to.
-        if unsafe { libc::sync_file_range(self.0, 0, 1, libc::SYNC_FILE_RANGE_WAIT_BEFORE) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        kernel::check_written(self.0)?;
         Ok(())
     }
 }

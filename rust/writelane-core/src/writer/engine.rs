@@ -72,7 +72,7 @@ pub struct Engine {
     words: Option<Option<Arc<SharedWords>>>,
     /// How long a flush of the log took of late.
     usual_flush: Duration,
-    /// A sync failed: what the log holds may not be on the disk, whatever the next sync says.
+    /// A sync failed, be it a checkpoint's: what the log holds may not be on the disk, whatever the next sync says.
     distrusts_log: bool,
 }
 
@@ -181,6 +181,8 @@ impl Engine {
     /// of a page that it could not write once, and counts it as written from then on.
     pub fn sync(&mut self) -> Result<By, SqliteError> {
         let written = vfs::take_written_log();
+        // A checkpoint syncs the log, too, and it was the one that was told then.
+        self.distrusts_log |= self.handle.take_disk_error();
         let synced =
             if self.distrusts_log { self.fold_log().map(|()| By::Itself) } else { self.share_sync_of_log(written) };
         self.distrusts_log = synced.is_err();
@@ -200,8 +202,14 @@ impl Engine {
         };
         let by = shared_flush::share(words.flushes(), policy::patience(self.usual_flush), flush);
         self.usual_flush = policy::smooth(self.usual_flush, took.get());
-        if by.as_ref() == Ok(&By::Another) {
-            written.check().map_err(|_| SqliteError::from_code(ffi::SQLITE_IOERR_FSYNC))?;
+        if by == Ok(By::Another)
+            && let Err(error) = written.check()
+        {
+            return match error.raw_os_error() {
+                Some(libc::EIO | libc::ENOSPC | libc::EDQUOT) => Err(SqliteError::from_code(ffi::SQLITE_IOERR_FSYNC)),
+                // It does not tell here.
+                _ => self.handle.sync_log().map(|()| By::Itself),
+            };
         }
         by
     }
@@ -318,7 +326,7 @@ impl Engine {
         // A setting acts when it is prepared, so it must be prepared anew each time.
         self.prepared.remove(&call.sql);
         // It may be one of those that the durability was made of.
-        (self.durability, self.has_log) = (None, false);
+        (self.durability, self.has_log, self.syncs_itself, self.words) = (None, false, false, None);
         result.map_err(|(error, _)| error)
     }
 
