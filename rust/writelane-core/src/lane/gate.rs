@@ -65,6 +65,8 @@ fn pass(word: Word<'_>, mut pressed: bool, patience: &Patience<'_>) -> Result<u3
     let came = Instant::now();
     let mut slept = 0;
     let mut seen = word.read();
+    // With which number somebody is let through, and since when it was not another.
+    let mut inside = (number(seen), came);
     loop {
         if seen & TAKEN == 0 {
             // There may be more who wait like this one, and were not woken.
@@ -74,8 +76,27 @@ fn pass(word: Word<'_>, mut pressed: bool, patience: &Patience<'_>) -> Result<u3
             }
             continue;
         }
-        let slice = patience.next_slice()?.min(STUCK);
-        pressed |= came.elapsed() >= LONG_WAIT;
+        let now = Instant::now();
+        if inside.0 != number(seen) {
+            inside = (number(seen), now);
+        }
+        let left = STUCK.saturating_sub(now.saturating_duration_since(inside.1));
+        if left.is_zero() {
+            let next = number(seen).wrapping_add(1).wrapping_mul(ONE);
+            match word.replace(seen, next | seen & (ONE - 1)) {
+                Ok(()) => return Ok(number(next)),
+                Err(now) => seen = now,
+            }
+            continue;
+        }
+        let slice = match patience.next_slice() {
+            Ok(slice) => slice.min(left),
+            Err(gave_up) => {
+                go_away(word, slept);
+                return Err(gave_up);
+            }
+        };
+        pressed |= now.saturating_duration_since(came) >= LONG_WAIT;
         let like_this = if pressed { PRESSED } else { WAITING };
         slept |= like_this;
         if seen & slept != slept
@@ -84,17 +105,24 @@ fn pass(word: Word<'_>, mut pressed: bool, patience: &Patience<'_>) -> Result<u3
             seen = now;
             continue;
         }
-        let before = number(seen);
-        let woken = word.wait(seen | slept, group(like_this), slice);
-        seen = word.read();
-        let stuck = woken == Woken::TimedOut && slice == STUCK && seen & TAKEN != 0 && number(seen) == before;
-        if stuck || woken == Woken::Refused {
-            let next = before.wrapping_add(1);
-            if word.replace(seen, next.wrapping_mul(ONE) | seen & (ONE - 1)).is_ok() {
-                return Ok(number(next.wrapping_mul(ONE)));
-            }
-            seen = word.read();
+        if word.wait(seen | slept, group(like_this), slice) == Woken::Refused {
+            // Whoever cannot wait goes on; nothing relies on it.
+            inside.1 = now.checked_sub(STUCK).unwrap_or(inside.1);
         }
+        seen = word.read();
+    }
+}
+
+/// Go without having been let through: if this one was woken, another is to be.
+fn go_away(word: Word<'_>, slept: u32) {
+    if slept != 0 && word.change(|now| (now & TAKEN != 0).then_some(now | slept)).is_none() {
+        wake_one(word, slept);
+    }
+}
+
+fn wake_one(word: Word<'_>, waiting: u32) {
+    if waiting & PRESSED == 0 || word.wake(group(PRESSED), 1) == 0 {
+        word.wake(group(WAITING), 1);
     }
 }
 
@@ -104,10 +132,8 @@ fn leave(word: Word<'_>, this: u32) {
         let kept = if now & PRESSED == 0 { 0 } else { now & WAITING };
         (now & TAKEN != 0 && number(now) == this).then_some(this.wrapping_add(1).wrapping_mul(ONE) | kept)
     });
-    let Some(before) = left else { return };
-    let wakes = |waiting| before & waiting != 0 && word.wake(group(waiting), 1) > 0;
-    if !wakes(PRESSED) {
-        wakes(WAITING);
+    if let Some(before) = left.filter(|before| before & (PRESSED | WAITING) != 0) {
+        wake_one(word, before);
     }
 }
 

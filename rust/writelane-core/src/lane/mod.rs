@@ -111,20 +111,27 @@ impl Lane {
     /// # Errors
     /// Why the wait ended without a turn.
     pub fn enter(self: &Arc<Self>, statement: &str, patience: &Patience<'_>) -> Result<Turn, GaveUp> {
-        self.enter_through(statement, patience, None)
+        self.enter_through(statement, patience, None, None)
     }
 
-    /// As [`Lane::enter`], with a passage that keeps others back who come for a turn of that kind.
+    /// As [`Lane::enter`], with a passage that keeps others back who come for a turn of that kind, and since when that was
+    /// waited for.
     fn enter_through(
         self: &Arc<Self>,
         statement: &str,
         patience: &Patience<'_>,
         mut passage: Option<Passage>,
+        came: Option<Instant>,
     ) -> Result<Turn, GaveUp> {
         if let Some(turn) = self.try_enter(statement) {
+            if let Some(came) = came {
+                self.stats.waited(came.elapsed());
+            }
             return Ok(turn.with(passage));
         }
-        patience.next_slice()?;
+        if passage.is_none() {
+            patience.next_slice()?;
+        }
         let ticket = Ticket::new(statement);
         {
             let mut state = lock(&self.state);
@@ -133,8 +140,13 @@ impl Lane {
                 self.call_agent(state);
             }
         }
-        let right = self.await_service(&ticket, patience, &mut passage);
-        self.stats.waited(ticket.since.elapsed());
+        if passage.is_some() && !ticket.is_served() {
+            // Its owner is asked nothing while others are kept back.
+            std::thread::park_timeout(KEPT_BACK);
+            passage = passage.filter(|_| ticket.is_served());
+        }
+        let right = self.await_service(&ticket, patience);
+        self.stats.waited(came.unwrap_or(ticket.since).elapsed());
         if right.is_err() && ticket.is_served() {
             let now = Instant::now();
             self.end_turn(now, true);
@@ -156,11 +168,16 @@ impl Lane {
         if self.is_inherited() {
             return self.enter(statement, patience);
         }
-        let passage = match Passage::try_enter(words) {
-            Some(passage) => passage,
-            None => self.wait_at_gate(statement, patience, words)?,
-        };
-        self.enter_through(statement, patience, Some(passage))
+        if let Some(passage) = Passage::try_enter(words) {
+            return self.enter_through(statement, patience, Some(passage), None);
+        }
+        let came = Instant::now();
+        match self.wait_at_gate(statement, patience, words) {
+            Ok(passage) => self.enter_through(statement, patience, Some(passage), Some(came)),
+            // It may be kept by one that was killed: who has no time to find that out may find the lane free.
+            Err(GaveUp::TimedOut) => self.try_enter(statement).ok_or(GaveUp::TimedOut),
+            Err(gave_up) => Err(gave_up),
+        }
     }
 
     fn wait_at_gate(
@@ -173,7 +190,9 @@ impl Lane {
         let pressed = lock(&self.state).wait_at_gate(&ticket);
         let passage = Passage::enter(words, pressed, patience);
         lock(&self.state).left_gate(&ticket);
-        self.stats.waited(ticket.since.elapsed());
+        if passage.is_err() {
+            self.stats.waited(ticket.since.elapsed());
+        }
         passage
     }
 
@@ -239,13 +258,8 @@ impl Lane {
         Turn { lane: Arc::clone(self), right, since, left: None, lingers: true, quick: 0, passage: None }
     }
 
-    /// Wait until a ticket is served, or may go past a stopped process. The passage ends if that takes a while.
-    fn await_service(
-        self: &Arc<Self>,
-        ticket: &Arc<Ticket>,
-        patience: &Patience<'_>,
-        passage: &mut Option<Passage>,
-    ) -> Result<Right, GaveUp> {
+    /// Wait until a ticket is served, or may go past a stopped process.
+    fn await_service(self: &Arc<Self>, ticket: &Arc<Ticket>, patience: &Patience<'_>) -> Result<Right, GaveUp> {
         let mut idle = 0;
         loop {
             let slice = patience.next_slice();
@@ -263,12 +277,11 @@ impl Lane {
                 };
             };
             if !ticket.is_served() {
-                std::thread::park_timeout(if passage.is_some() { slice.min(KEPT_BACK) } else { slice });
+                std::thread::park_timeout(slice);
             }
             if let Some(right) = ticket.served() {
                 return Ok(right);
             }
-            drop(passage.take());
             let mut state = lock(&self.state);
             if let Some(right) = ticket.served() {
                 return Ok(right);
@@ -351,12 +364,12 @@ impl Turn {
     /// # Errors
     /// Why the wait ended. The turn goes on.
     pub fn wait_for_write_lock(&mut self, patience: &Patience<'_>) -> Result<(), GaveUp> {
+        // Others are to stand in line with whoever is met there.
+        self.passage = None;
         patience.next_slice()?;
         if self.lane.is_inherited() {
             return probe::pause(0, patience).map(drop);
         }
-        // Others are to stand in line with whoever is met there.
-        self.passage = None;
         let begun = Instant::now();
         let result = self.wait_outside(begun, patience);
         self.lane.stats.waited(begun.elapsed());
@@ -385,7 +398,7 @@ impl Turn {
             state.publish_doing(Doing::Blocked);
             if joins {
                 self.lane.call_agent(state);
-                return self.lane.await_service(&ticket, patience, &mut None).map(|_| None);
+                return self.lane.await_service(&ticket, patience).map(|_| None);
             }
             state.dice()
         };
@@ -511,7 +524,7 @@ mod tests {
             waits.join().unwrap().unwrap();
         });
         let stats = scene.lane.stats();
-        assert_eq!((stats.waiting, stats.waits), (0, 1));
+        assert_eq!((stats.waiting, stats.waits), (0, 1), "it waited once, wherever");
         assert!(Passage::try_enter(&words).is_some(), "nobody is let through for ever");
     }
 
@@ -529,6 +542,17 @@ mod tests {
             drop(front);
             waits.join().unwrap().unwrap();
         });
+    }
+
+    #[test]
+    fn who_has_no_time_finds_the_lane_free_though_one_was_killed_on_its_way_to_it() {
+        let scene = Scene::new();
+        let (_db, words) = scene.connection();
+        std::mem::forget(Passage::try_enter(&words).unwrap());
+        let over = || Patience { until: Some(Instant::now()), interrupted: &|| false };
+        assert!(scene.lane.enter_for_disk("INSERT", &over(), &words).is_ok());
+        let _turn = scene.lane.enter("INSERT", &FOR_EVER).unwrap();
+        assert_eq!(scene.lane.enter_for_disk("INSERT", &over(), &words).err(), Some(GaveUp::TimedOut));
     }
 
     #[test]

@@ -9,12 +9,12 @@
 //! from it meanwhile: of two processes neither would gain anything by waiting for the other.
 //!
 //! Nobody waits for ever. A flush that takes too long is made once more, by one who waits for it, and then counts as ended:
-//! the second began after the first, so it serves all whom that would have. A flush that fails is not counted, and
-//! whoever waited for it flushes itself, so that each is told what its own file has to say.
+//! the second began after the first, so it serves all whom that would have. A flush that fails is not counted: those who
+//! waited for it begin anew, and ask their own descriptor what it has to say of what they wrote.
 
 use crate::vfs::{Woken, Word};
 use std::sync::atomic::{Ordering, fence};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The next flush is under way.
 const UNDER_WAY: u32 = 1;
@@ -24,8 +24,14 @@ const APART: u32 = 2;
 const AWAITED: u32 = 4;
 /// Somebody waits for the end of the one after it.
 const NEXT_AWAITED: u32 = 8;
+/// It took too long, and somebody flushes in its place.
+const TAKEN_OVER: u32 = 16;
 /// One flush that has ended.
-const ONE: u32 = 16;
+const ONE: u32 = 32;
+
+/// How far the number goes back when a flush fails: whoever ends it late, or in its place, must not end the next that would
+/// have its number, since that began later and others came before it. They are far fewer by then than so many flushes.
+const BACK: u32 = 1 << 12;
 
 /// Who made the flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,17 +53,17 @@ pub fn share<E>(word: Word<'_>, patience: Duration, flush: impl Fn() -> Result<(
     fence(Ordering::SeqCst);
     let mut goal = None;
     let mut seen = word.read();
+    let mut step = Step::begin(seen);
     loop {
         if goal.is_some_and(|goal| has_come(number(seen), goal)) {
             return Ok(By::Another);
         }
+        // One has failed since.
+        goal = goal.filter(|goal| less(*goal, number(seen)) <= 2);
         if seen & UNDER_WAY == 0 {
-            goal.get_or_insert(number(seen).wrapping_add(1));
-            match word.replace(seen, seen & !APART | UNDER_WAY) {
-                Ok(()) => {
-                    fence(Ordering::SeqCst);
-                    return lead(word, number(seen), flush).map(|()| By::Itself);
-                }
+            goal.get_or_insert(plus(number(seen), 1));
+            match word.replace(seen, seen & !(APART | TAKEN_OVER) | UNDER_WAY) {
+                Ok(()) => return lead(word, number(seen), flush).map(|()| By::Itself),
                 Err(now) => seen = now,
             }
             continue;
@@ -69,8 +75,17 @@ pub fn share<E>(word: Word<'_>, patience: Duration, flush: impl Fn() -> Result<(
             }
             continue;
         }
-        let goal = *goal.get_or_insert(number(seen).wrapping_add(2));
-        let this = goal.wrapping_sub(1);
+        if step.is_over(seen, patience) {
+            if seen & TAKEN_OVER == 0 || step.is_second() {
+                match word.replace(seen, seen | TAKEN_OVER) {
+                    Ok(()) => return take_over(word, number(seen), flush),
+                    Err(now) => seen = now,
+                }
+                continue;
+            }
+            step.once_more();
+        }
+        let this = less(*goal.get_or_insert(plus(number(seen), 2)), 1);
         let awaited = if is_under_way(seen, this) { AWAITED } else { NEXT_AWAITED };
         if seen & awaited == 0
             && let Err(now) = word.replace(seen, seen | awaited)
@@ -78,39 +93,77 @@ pub fn share<E>(word: Word<'_>, patience: Duration, flush: impl Fn() -> Result<(
             seen = now;
             continue;
         }
-        let woken = word.wait(seen | awaited, group(this), patience);
-        let before = number(seen);
-        seen = word.read();
-        let stuck = woken == Woken::TimedOut && seen & UNDER_WAY != 0 && number(seen) == before;
-        if stuck || woken == Woken::Refused {
-            flush()?;
-            end(word, before);
-            return Ok(By::Itself);
+        if word.wait(seen | awaited, group(this), step.left(patience)) == Woken::Refused {
+            return take_over(word, number(seen), flush);
         }
+        seen = word.read();
+    }
+}
+
+/// A part of a wait in which a flush must end.
+struct Step {
+    number: u32,
+    since: Instant,
+    second: bool,
+}
+
+impl Step {
+    fn begin(seen: u32) -> Self {
+        Self { number: number(seen), since: Instant::now(), second: false }
+    }
+
+    /// Say whether none has ended for as long as `patience`.
+    fn is_over(&mut self, seen: u32, patience: Duration) -> bool {
+        if self.number != number(seen) {
+            *self = Self::begin(seen);
+        }
+        self.left(patience).is_zero()
+    }
+
+    fn left(&self, patience: Duration) -> Duration {
+        patience.saturating_sub(self.since.elapsed())
+    }
+
+    /// Say whether this part is one in which somebody flushes in place of another.
+    fn is_second(&self) -> bool {
+        self.second
+    }
+
+    fn once_more(&mut self) {
+        (self.since, self.second) = (Instant::now(), true);
     }
 }
 
 /// Make the flush with this number, which was begun.
 fn lead<E>(word: Word<'_>, this: u32, flush: impl Fn() -> Result<(), E>) -> Result<(), E> {
+    fence(Ordering::SeqCst);
     let result = flush();
     if result.is_ok() {
         end(word, this);
     } else {
-        let failed = word.change(|now| is_under_way(now, this).then_some(this.wrapping_mul(ONE)));
+        let failed = word.change(|now| is_under_way(now, this).then_some(less(this, BACK) * ONE));
         if failed.is_some_and(|before| before & (AWAITED | NEXT_AWAITED) != 0) {
             wake_all(word, this);
-            wake_all(word, this.wrapping_add(1));
+            wake_all(word, plus(this, 1));
         }
     }
     result
 }
 
+/// Flush in place of the one who makes the flush with this number.
+fn take_over<E>(word: Word<'_>, this: u32, flush: impl Fn() -> Result<(), E>) -> Result<By, E> {
+    fence(Ordering::SeqCst);
+    flush()?;
+    end(word, this);
+    Ok(By::Itself)
+}
+
 /// Have the flush with this number ended, if it is not: wake whom it served, and one for the next.
 fn end(word: Word<'_>, this: u32) {
-    let next = this.wrapping_add(1);
+    let next = plus(this, 1);
     let ended = word.change(|now| {
         let awaited = if now & NEXT_AWAITED == 0 { 0 } else { AWAITED };
-        is_under_way(now, this).then_some(next.wrapping_mul(ONE) | awaited)
+        is_under_way(now, this).then_some((next * ONE) | awaited)
     });
     let Some(before) = ended else { return };
     if before & NEXT_AWAITED != 0 {
@@ -127,12 +180,20 @@ fn wake_all(word: Word<'_>, flush: u32) {
 }
 
 fn is_under_way(word: u32, this: u32) -> bool {
-    word & UNDER_WAY != 0 && number(word) == number(this.wrapping_mul(ONE))
+    word & UNDER_WAY != 0 && number(word) == this
 }
 
-/// Return how many flushes have ended. The number begins anew after 2^28, which is hours of flushes without a pause.
+/// Return how many flushes have ended. The number begins anew after 2^27, which is hours of flushes without a pause.
 fn number(word: u32) -> u32 {
     word / ONE
+}
+
+fn plus(number: u32, more: u32) -> u32 {
+    number.wrapping_add(more) % (u32::MAX / ONE + 1)
+}
+
+fn less(number: u32, fewer: u32) -> u32 {
+    number.wrapping_sub(fewer) % (u32::MAX / ONE + 1)
 }
 
 /// Say whether so many have ended, or a few more.
@@ -142,7 +203,7 @@ fn has_come(number: u32, goal: u32) -> bool {
 
 /// Return the group of those whom the flush with this number serves. Two that follow each other are never the same.
 fn group(flush: u32) -> u32 {
-    number(flush.wrapping_mul(ONE)) % 32
+    flush % 32
 }
 
 #[cfg(test)]
@@ -277,6 +338,20 @@ mod tests {
     }
 
     #[test]
+    fn one_of_those_who_wait_flushes_in_place_of_one_who_is_stuck() {
+        scene(0, |scene| {
+            let all = scene.with_waiting(5, IMPATIENT);
+            wait_until("one does not wait for ever", || scene.disk.begun() >= 3);
+            let third = scene.word.load(Ordering::SeqCst);
+            assert_eq!(third & (UNDER_WAY | TAKEN_OVER), UNDER_WAY | TAKEN_OVER);
+            scene.disk.allow(usize::MAX);
+            let by: Vec<_> = all.into_iter().map(|one| one.join().unwrap().unwrap()).collect();
+            // The others wait as long again; where the machine is slow that is over, too.
+            assert!(scene.disk.begun() >= 4 && by.contains(&By::Another) || scene.disk.begun() == 7, "{by:?}");
+        });
+    }
+
+    #[test]
     fn a_flush_that_fails_serves_nobody() {
         scene(0, |scene| {
             let all = scene.with_waiting(4, PATIENT);
@@ -285,7 +360,41 @@ mod tests {
             let told: Vec<_> = all.into_iter().map(|one| one.join().unwrap().unwrap_err()).collect();
             assert_eq!(told.len(), 6);
             assert_eq!(scene.disk.begun(), 6, "each flushed itself");
-            assert_eq!(number(scene.word.load(Ordering::SeqCst)), 0);
+        });
+    }
+
+    #[test]
+    fn a_flush_in_place_of_one_that_failed_since_ends_no_other_flush() {
+        // Steps as of four processes: one flushes, one takes over and is slow, the first fails, and two come after that.
+        let word = AtomicU32::new(UNDER_WAY | TAKEN_OVER);
+        let word = Word::at(&word);
+        let (go, told) = (AtomicUsize::new(0), mpsc::channel());
+        thread::scope(|scope| {
+            let go = &go;
+            let wait_for = move |step| {
+                wait_until("the next step", || go.load(Ordering::SeqCst) >= step);
+                Ok::<(), ()>(())
+            };
+            let over = scope.spawn(move || take_over(word, 0, || wait_for(1)));
+            assert_eq!(lead(word, 0, || Err(())), Err(()));
+            let leads = scope.spawn(move || share(word, PATIENT, || wait_for(2)));
+            wait_until("it flushes", || word.read() & UNDER_WAY != 0);
+            word.replace(word.read(), word.read() | APART).unwrap();
+            let (came, number) = told;
+            let waits = scope.spawn(move || {
+                came.send(threads::number()).unwrap();
+                share(word, PATIENT, || Ok::<(), ()>(()))
+            });
+            let number = number.recv().unwrap();
+            wait_until("it waits", || word.read() & NEXT_AWAITED != 0 && threads::sleeps(number));
+            let before = word.read();
+            go.store(1, Ordering::SeqCst);
+            assert_eq!(over.join().unwrap(), Ok(By::Itself));
+            assert_eq!(word.read(), before, "the flush that is under way goes on");
+            assert!(!waits.is_finished());
+            go.store(2, Ordering::SeqCst);
+            assert_eq!(leads.join().unwrap(), Ok(By::Itself));
+            assert_eq!(waits.join().unwrap(), Ok(By::Itself), "the next flush is its own");
         });
     }
 
@@ -327,8 +436,8 @@ mod tests {
                             let flush = || {
                                 made.fetch_add(1, Ordering::SeqCst);
                                 let began = now();
-                                thread::sleep(if dice == 0 { IMPATIENT } else { Duration::from_micros(50) });
-                                if dice == 1 {
+                                thread::sleep(if dice < 2 { IMPATIENT } else { Duration::from_micros(50) });
+                                if dice == 1 || dice == 2 {
                                     return Err(());
                                 }
                                 good.lock().unwrap().push((began, now()));
