@@ -193,15 +193,21 @@ impl Engine {
         let Some((words, written)) = self.shared_words().zip(written) else {
             return self.handle.sync_log().map(|()| By::Itself);
         };
-        let took = Cell::new(self.usual_flush);
+        let took = Cell::new(None);
         let flush = || {
             let begun = Instant::now();
             let flushed = self.handle.sync_log();
-            took.set(begun.elapsed());
+            took.set(Some(begun.elapsed()));
             flushed
         };
-        let by = shared_flush::share(words.flushes(), policy::patience(self.usual_flush), flush);
-        self.usual_flush = policy::smooth(self.usual_flush, took.get());
+        let by = if policy::is_shared(self.usual_flush) {
+            shared_flush::share(words.flushes(), policy::patience(self.usual_flush), flush)
+        } else {
+            flush().map(|()| By::Itself)
+        };
+        if let Some(took) = took.get() {
+            self.usual_flush = policy::smooth(self.usual_flush, took);
+        }
         if by == Ok(By::Another)
             && let Err(error) = written.check()
         {
