@@ -6,18 +6,13 @@ use std::time::Duration;
 /// a disk makes several at once, or the kernel makes one of them, and whoever waited for another's first would wait longer.
 const QUICK: Duration = Duration::from_micros(400);
 
-/// The least patience: long beside a change of threads on a busy machine.
-const LEAST: Duration = Duration::from_millis(10);
+/// How long a flush of another process may take before it is not waited for, but the log flushed once more: whoever made it
+/// may be stopped, or killed. Long beside a quick flush, and beside a change of threads on a busy machine.
+pub const PATIENCE: Duration = Duration::from_millis(10);
 
 /// Say whether flushes are to be shared, where one takes so long as a rule; zero where that is not known.
 pub fn is_shared(usual: Duration) -> bool {
     usual <= QUICK
-}
-
-/// Return how long a flush of another process may take before it is not waited for, but the log flushed once more: whoever
-/// made it may be stopped, or killed.
-pub fn patience(usual: Duration) -> Duration {
-    (usual * 4).max(LEAST)
 }
 
 /// Return how long a flush takes as a rule, after one that took `last`; zero at first. Those that were quick say what the disk
@@ -37,12 +32,6 @@ mod tests {
     use super::*;
 
     const US: fn(u64) -> Duration = Duration::from_micros;
-
-    #[test]
-    fn patience_is_long_beside_a_flush() {
-        assert_eq!(patience(Duration::ZERO), LEAST);
-        assert_eq!(patience(US(20_000)), US(80_000));
-    }
 
     #[test]
     fn what_is_usual_follows_the_quick_ones() {

@@ -201,7 +201,7 @@ impl Engine {
             flushed
         };
         let by = if policy::is_shared(self.usual_flush) {
-            shared_flush::share(words.flushes(), policy::patience(self.usual_flush), flush)
+            shared_flush::share(words.flushes(), policy::PATIENCE, flush)
         } else {
             flush().map(|()| By::Itself)
         };
