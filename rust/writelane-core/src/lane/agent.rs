@@ -1,7 +1,7 @@
 //! The threads that wait in the kernel, so that a caller can have a deadline and be interrupted.
 
 use super::file::{Blocker, FRONT, LaneFile, WAITING};
-use super::state::{Errand, Standing};
+use super::state::Errand;
 use super::{Lane, lock};
 use crate::holder::process;
 use std::io;
@@ -31,10 +31,10 @@ pub fn run(lane: &Arc<Lane>) {
     let mut state = lock(&lane.state);
     loop {
         match state.errand(&lane.path) {
-            Errand::Queue { file, standing } => {
+            Errand::Queue { file, pressed } => {
                 idle_since = None;
                 drop(state);
-                let got = stand_in_line(&file, standing);
+                let got = stand_in_line(&file, pressed);
                 state = lock(&lane.state);
                 lane.stats.queued();
                 state.queued(&file, &lane.path, got.is_ok());
@@ -62,9 +62,9 @@ pub fn run(lane: &Arc<Lane>) {
 }
 
 /// Get the front, waiting as long as it takes.
-fn stand_in_line(file: &LaneFile, standing: Standing) -> io::Result<()> {
+fn stand_in_line(file: &LaneFile, pressed: bool) -> io::Result<()> {
     for _ in 0..GIVEN_BACK_MAX {
-        let asked = enter_line(file, standing)?;
+        let asked = enter_line(file, pressed)?;
         if asked.elapsed() >= AT_ONCE || !is_somebody_awake(file) {
             return Ok(());
         }
@@ -72,16 +72,16 @@ fn stand_in_line(file: &LaneFile, standing: Standing) -> io::Result<()> {
         // are woken to follow.
         file.unlock(FRONT);
     }
-    enter_line(file, standing).map(drop)
+    enter_line(file, pressed).map(drop)
 }
 
 /// Go behind those who wait for the front, and return with it; when it was asked for.
-fn enter_line(file: &LaneFile, standing: Standing) -> io::Result<Instant> {
+fn enter_line(file: &LaneFile, pressed: bool) -> io::Result<Instant> {
     let_the_woken_go_first(file);
     // Without it, others may get before this process: no reason not to stand in line.
-    let _ = file.announce(standing == Standing::Pressed);
+    let _ = file.announce(pressed);
     let asked = Instant::now();
-    let front = wait_for(file, FRONT);
+    let front = wait_for_front(file);
     file.announce_end();
     front.map(|()| asked)
 }
@@ -109,12 +109,12 @@ fn is_somebody_awake(file: &LaneFile) -> bool {
     }
 }
 
-fn wait_for(file: &LaneFile, byte: i64) -> io::Result<()> {
-    match file.lock(byte) {
+fn wait_for_front(file: &LaneFile) -> io::Result<()> {
+    match file.lock(FRONT) {
         // Two processes, two lanes, each with a thread that waits for the other's: the kernel sees a circle, since it
         // sees processes, and not that the threads that hold go on.
         Err(error) if error.raw_os_error() == Some(libc::EDEADLK) => {
-            while !file.try_lock(byte)? {
+            while !file.try_lock(FRONT)? {
                 thread::sleep(POLL);
             }
             Ok(())

@@ -6,7 +6,7 @@
 //! memory that the processes share, and at the lane there is one of them at a time, as if it were alone.
 //!
 //! Nothing relies on it. Whoever is let through goes to the lane as everybody does, and to SQLite's own lock. One that is stuck
-//! (it waits for another writer, is stopped or was killed) is gone past.
+//! (its statement takes long, it is stopped or was killed) is gone past.
 
 use crate::policy::gate::{LONG_WAIT, STUCK};
 use crate::vfs::{SharedWords, Woken, Word};

@@ -96,19 +96,11 @@ impl Front {
     }
 }
 
-/// As what a process waits for the front.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// It does not want to write without end.
-    Pressed,
-    /// It does.
-    Endless,
-}
-
 /// What the agent is to do next.
 pub enum Errand {
-    /// Wait in the kernel for the front of this file.
-    Queue { file: Arc<LaneFile>, standing: Standing },
+    /// Wait in the kernel for the front of this file. A process that is `pressed` does not want to write
+    /// without end.
+    Queue { file: Arc<LaneFile>, pressed: bool },
     /// Sleep until then, or until called.
     Sleep(Option<Instant>),
 }
@@ -267,10 +259,6 @@ impl State {
             }
             _ => self.give_front(file),
         }
-    }
-
-    fn standing(&self) -> Standing {
-        if self.endless { Standing::Endless } else { Standing::Pressed }
     }
 
     /// Take the front if that needs no wait.
@@ -461,7 +449,7 @@ impl State {
         let wanted = self.joining.is_some() || (self.turn.is_none() && !self.waiters.is_empty());
         if self.front.is_none() && wanted {
             self.queueing = true;
-            return Errand::Queue { file, standing: self.standing() };
+            return Errand::Queue { file, pressed: !self.endless };
         }
         Errand::Sleep(None)
     }
@@ -781,7 +769,7 @@ mod tests {
             let errand = scene.state.errand(&scene.database.clone());
             (scene.state.queueing, scene.state.waiters) = (false, VecDeque::new());
             match errand {
-                Errand::Queue { standing, .. } => standing == Standing::Pressed,
+                Errand::Queue { pressed, .. } => pressed,
                 Errand::Sleep(_) => panic!("somebody waits"),
             }
         };

@@ -76,7 +76,7 @@ pub fn share<E>(word: Word<'_>, patience: Duration, flush: impl Fn() -> Result<(
             continue;
         }
         if step.is_over(seen, patience) {
-            if seen & TAKEN_OVER == 0 || step.is_second() {
+            if seen & TAKEN_OVER == 0 || step.second {
                 match word.replace(seen, seen | TAKEN_OVER) {
                     Ok(()) => return take_over(word, number(seen), flush),
                     Err(now) => seen = now,
@@ -104,6 +104,7 @@ pub fn share<E>(word: Word<'_>, patience: Duration, flush: impl Fn() -> Result<(
 struct Step {
     number: u32,
     since: Instant,
+    /// Somebody flushes in place of another by now.
     second: bool,
 }
 
@@ -122,11 +123,6 @@ impl Step {
 
     fn left(&self, patience: Duration) -> Duration {
         patience.saturating_sub(self.since.elapsed())
-    }
-
-    /// Say whether this part is one in which somebody flushes in place of another.
-    fn is_second(&self) -> bool {
-        self.second
     }
 
     fn once_more(&mut self) {
